@@ -1,0 +1,154 @@
+"""The values that every layer speaks of: laws, drafts, verdicts, limits, tokens.
+
+All are frozen. Shapes stand in the annotations and are checked while the tests run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float32, Shaped
+
+Logits: TypeAlias = Float32[np.ndarray, "rows vocab"]
+LogitRow: TypeAlias = Float32[np.ndarray, "vocab"]
+# float64 in production; the proofs in tests/exact run the same code on fractions.Fraction.
+Probs: TypeAlias = Shaped[np.ndarray, "vocab"]
+
+Origin: TypeAlias = Literal["accepted", "residual", "bonus", "plain"]
+FinishReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted"]
+Rule: TypeAlias = Literal["token", "block", "coupled"]
+
+# What a request starts from: token ids, or (for speech) an encoder's input features.
+Features: TypeAlias = Float32[np.ndarray, "bins frames"]
+Prompt: TypeAlias = "tuple[int, ...] | Features"
+
+
+@dataclass(frozen=True, slots=True)
+class PointMass:
+    """The law of a choice that was certain: all probability on one token."""
+
+    token: int
+
+    def prob(self, token: int) -> float:
+        """The probability of `token`."""
+        return 1.0 if token == self.token else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """A law given by its probabilities over the target's vocabulary, summing to 1."""
+
+    probs: Probs
+
+    def prob(self, token: int) -> float:
+        """The probability of `token`."""
+        value: float = self.probs[token]
+        return value
+
+
+Law: TypeAlias = PointMass | Dense
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A proposal: its tokens, and the exact law that each was drawn from.
+
+    `laws[i]` is the law of `tokens[i]` given the tokens before it, over the target's vocabulary.
+    """
+
+    tokens: tuple[int, ...] = ()
+    laws: tuple[Law, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.laws):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.laws)} laws")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def certain(self) -> bool:
+        """Whether every token was a certain choice (lookup, n-gram, greedy drafts)."""
+        return all(isinstance(law, PointMass) for law in self.laws)
+
+    @classmethod
+    def of_certain(cls, tokens: tuple[int, ...]) -> Draft:
+        """A draft of point masses."""
+        return cls(tokens, tuple(PointMass(token) for token in tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule decided: keep the first `accepted` drafted tokens, then emit `token`."""
+
+    accepted: int
+    token: int
+    kind: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a request ends.
+
+    Args:
+        max_tokens: Most tokens to emit, at least 1.
+        min_tokens: No end-of-sequence token and no stop string before this many tokens.
+        eos: Tokens that end the sequence; the one met is kept as the last id.
+        stop: Strings that end the text; the text stops before the one met.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    eos: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One emitted token with its account.
+
+    `position` counts output tokens from 0. `p` is the target's probability of the token under the
+    request's sampling settings, `q` the draft's (None where nothing was drafted there). `logprob`
+    is the target's own log-softmax, before any sampling setting, and `top_logprobs` the most
+    probable ids with theirs; both only where log-probabilities were asked for.
+    """
+
+    id: int
+    position: int
+    round: int
+    origin: Origin
+    p: float
+    q: float | None = None
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round's account: what was drafted and accepted, and the seconds it took.
+
+    `scored` is the number of tokens in the target's pass, `drafted + 1`.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    draft_seconds: float
+    score_seconds: float
+    verify_seconds: float
+
+    @property
+    def scored(self) -> int:
+        """Tokens in the target's pass."""
+        return self.drafted + 1
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the round."""
+        return self.draft_seconds + self.score_seconds + self.verify_seconds

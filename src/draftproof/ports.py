@@ -1,0 +1,214 @@
+"""Where the parts meet: engine, drafters and backends know each other only through these protocols.
+
+A part that is shared (`Model`, `Drafter`, `Lengths`) makes, per request, a part that holds state
+(`Session`, `Proposer`, `LengthPolicy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from draftproof.core import Draft, Law, LogitRow, Logits, Prompt, Round, Verdict
+from draftproof.rng import Chooser
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One sequence in one model, and its cache."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The decoder's tokens before the first output token: never empty.
+
+        For a decoder-only model the prompt; for an encoder-decoder model its start tokens.
+        """
+        ...
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache, prefix included."""
+        ...
+
+    def score(self, tokens: Sequence[int], keep: int) -> Logits:
+        """Append `tokens` (at least one) and score them in one pass.
+
+        Args:
+            tokens: What follows the cached tokens.
+            keep: How many of the last positions to return logits for; 0 for none.
+
+        Returns:
+            Row i holds the logits after the i-th of the last `keep` tokens; float32, on the CPU.
+        """
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens, in constant time."""
+        ...
+
+    def close(self) -> None:
+        """Free the cache. The session is not used afterwards."""
+        ...
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Weights that can be shared by any number of sessions."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output head; may exceed the tokenizer's vocabulary (padding)."""
+        ...
+
+    @property
+    def context_length(self) -> int | None:
+        """Most tokens in a session, prefix included; None where there is no limit."""
+        ...
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Token ids that end a sequence."""
+        ...
+
+    @property
+    def banned(self) -> tuple[tuple[int, ...], ...]:
+        """Token sequences that the model's own generation settings forbid."""
+        ...
+
+    @property
+    def banned_first(self) -> frozenset[int]:
+        """Tokens that the model's own generation settings forbid as the first output token."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        ...
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Memory that a session takes per token."""
+        ...
+
+    def open(self, prompt: Prompt) -> Session:
+        """A new session. Decoder-only: nothing is scored yet. Encoder-decoder: encodes `prompt`.
+
+        Raises:
+            PromptTooLong: The prompt does not fit in the context.
+        """
+        ...
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt, with the special tokens that the model's prompts begin with."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens left out; ids outside the vocabulary give nothing."""
+        ...
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Token ids of a conversation in the model's chat template, ready for the answer.
+
+        Raises:
+            UnsupportedModel: The tokenizer has no chat template.
+        """
+        ...
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """The id of every token string, special tokens included."""
+        ...
+
+
+class Standardise(Protocol):
+    """The road from a model's logits to a law over the target's vocabulary."""
+
+    def law(self, logits: LogitRow, output: Sequence[int]) -> Law:
+        """The law after `output`; `sampling.Standardiser` documents it."""
+        ...
+
+
+class Proposer(Protocol):
+    """One request's drafts."""
+
+    def draft(self, output: Sequence[int], limit: int, stream: Chooser) -> Draft:
+        """Guess what follows.
+
+        Args:
+            output: All output tokens so far.
+            limit: Most tokens to draft, at least 1; fewer, and none, are fine.
+            stream: Makes the choices: `stream.draft(index, law)` picks the index-th token. Whether
+                a token stays in the draft must not depend on that token (`guarantees.md`).
+        """
+        ...
+
+    def observe(self, verdict: Verdict) -> None:
+        """Learn what became of the last draft. Called once after every `draft`."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Something cheap that guesses the next tokens."""
+
+    @property
+    def name(self) -> str:
+        """What messages and statistics call it."""
+        ...
+
+    @property
+    def model(self) -> Model | None:
+        """The draft model, where there is one: its memory and its context then count."""
+        ...
+
+    def begin(self, prompt: Prompt, standardise: Standardise) -> Proposer:
+        """Start on a request.
+
+        Args:
+            prompt: The request's prompt.
+            standardise: Turns the draft's logits, padded to the target's vocabulary with -inf,
+                into the law to draw from, by the request's own sampling settings.
+        """
+        ...
+
+
+class LengthPolicy(Protocol):
+    """How many tokens to draft in one request.
+
+    It may use the past and the draft's side, never the target's answer to the tokens in question.
+    """
+
+    def length(self) -> int:
+        """Most tokens to draft in the next round; zero is a length."""
+        ...
+
+    def observe(self, round: Round) -> None:
+        """Learn from a finished round."""
+        ...
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why speculation was switched off or on, with the rounds."""
+        ...
+
+
+class Lengths(Protocol):
+    """Makes the length policy of each request."""
+
+    def begin(self) -> LengthPolicy:
+        """A policy for a new request."""
+        ...

@@ -1,0 +1,47 @@
+"""Block verification: Sun, Mendlovic, Leviathan, Aharoni, Ro, Beirami, Suresh (ICLR 2025).
+
+arXiv 2403.10444. The same law as the token rule, and never fewer accepted tokens in expectation,
+because the whole draft is judged together. A position that fails does *not* end the walk: the
+longest prefix that passes is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.core import Dense, Draft, Law, PointMass, Verdict
+from draftproof.rng import Stream
+from draftproof.verify.token import positive_part, residual
+
+
+def excess(p: Law, q: Law, weight: float) -> float:
+    """S = sum over x of [weight * p(x) - q(x)]_+."""
+    if isinstance(p, Dense):
+        total: float = positive_part(p.probs * weight, q).sum()
+        return total
+    return max(weight - q.prob(p.token), 0)
+
+
+def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
+    """Keep the longest prefix whose own coin succeeds.
+
+    w_i = min(1, w_{i-1} p_i(x_i) / q_i(x_i)) is the weight of the prefix of i tokens, and its coin
+    has probability h_i = S_i / (S_i + 1 - w_i), with h_g = w_g for the whole draft.
+    """
+    g = len(draft)
+    accepted, kept_weight, w = 0, 1.0, 1.0
+    for i, (x, q) in enumerate(zip(draft.tokens, draft.laws, strict=True), start=1):
+        px, qx = target_laws[i - 1].prob(x), q.prob(x)
+        w = w * px if isinstance(q, PointMass) else min(1, w * px / qx)
+        if i == g:
+            h = w
+        else:
+            s = excess(target_laws[i], draft.laws[i], w)
+            h = s / (s + 1 - w) if s + 1 - w > 0 else 1
+        if stream.accept(i - 1, h):
+            accepted, kept_weight = i, w
+    p = target_laws[accepted]
+    if accepted == g:
+        return Verdict(g, stream.target(g, p), "bonus" if g else "plain")
+    law = residual(p, draft.laws[accepted], kept_weight)
+    return Verdict(accepted, stream.target(accepted, law), "residual")
