@@ -16,10 +16,11 @@ from draftproof.rng import Stream
 def positive_part(p: Probs, q: Law) -> Probs:
     """[p - q]_+ elementwise, not normalised; `p` may be scaled."""
     if isinstance(q, PointMass):
-        excess = p.copy()
+        excess: Probs = p.copy()
         excess[q.token] = max(p[q.token] - 1, 0)
         return excess
-    return np.maximum(p - q.probs, 0)
+    clipped: Probs = np.maximum(p - q.probs, 0)
+    return clipped
 
 
 def residual(p: Law, q: Law, weight: float = 1) -> Law:
