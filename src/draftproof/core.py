@@ -5,8 +5,9 @@ All are frozen. Shapes stand in the annotations and are checked while the tests 
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -15,6 +16,12 @@ Logits: TypeAlias = Float32[np.ndarray, "rows vocab"]
 LogitRow: TypeAlias = Float32[np.ndarray, "vocab"]
 # float64 in production; the proofs in tests/exact run the same code on fractions.Fraction.
 Probs: TypeAlias = Shaped[np.ndarray, "vocab"]
+
+# A probability or a weight: like the laws, a float in production and a fraction in the proofs.
+if TYPE_CHECKING:
+    Real: TypeAlias = float
+else:
+    Real = numbers.Real
 
 Origin: TypeAlias = Literal["accepted", "residual", "bonus", "plain"]
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "context", "interrupted"]
@@ -31,9 +38,9 @@ class PointMass:
 
     token: int
 
-    def prob(self, token: int) -> float:
-        """The probability of `token`."""
-        return 1.0 if token == self.token else 0.0
+    def prob(self, token: int) -> Real:
+        """The probability of `token`; an int, so that rational arithmetic stays exact."""
+        return 1 if token == self.token else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +49,9 @@ class Dense:
 
     probs: Probs
 
-    def prob(self, token: int) -> float:
+    def prob(self, token: int) -> Real:
         """The probability of `token`."""
-        value: float = self.probs[token]
+        value: Real = self.probs[token]
         return value
 
 

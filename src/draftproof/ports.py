@@ -108,8 +108,8 @@ class Model(Protocol):
 class Tokenizer(Protocol):
     """Text to token ids and back."""
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a prompt, with the special tokens that the model's prompts begin with."""
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Token ids of `text`; with `special`, framed by the tokens the model's prompts have."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -130,6 +130,7 @@ class Tokenizer(Protocol):
         ...
 
 
+@runtime_checkable
 class Standardise(Protocol):
     """The road from a model's logits to a law over the target's vocabulary."""
 
@@ -138,6 +139,7 @@ class Standardise(Protocol):
         ...
 
 
+@runtime_checkable
 class Proposer(Protocol):
     """One request's drafts."""
 
@@ -186,6 +188,7 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
 class LengthPolicy(Protocol):
     """How many tokens to draft in one request.
 
@@ -206,6 +209,7 @@ class LengthPolicy(Protocol):
         ...
 
 
+@runtime_checkable
 class Lengths(Protocol):
     """Makes the length policy of each request."""
 

@@ -19,12 +19,12 @@ Two streams give noise its meaning:
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64
 
-from draftproof.core import Law, PointMass, Probs
+from draftproof.core import Law, PointMass, Probs, Real
 from draftproof.errors import InvalidSetting
 
 SEEDS = 2**64
@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     RESAMPLE = 5
 
 
+@runtime_checkable
 class Chooser(Protocol):
     """What a drafter and the `coupled` rule ask of a round's noise."""
 
@@ -52,10 +53,11 @@ class Chooser(Protocol):
         ...
 
 
+@runtime_checkable
 class Stream(Chooser, Protocol):
     """What the rejection rules ask besides: coins."""
 
-    def accept(self, index: int, probability: float) -> bool:
+    def accept(self, index: int, probability: Real) -> bool:
         """True with the given probability."""
         ...
 
@@ -130,7 +132,7 @@ class Independent:
         """The drafter's choice at the round's `index`-th token."""
         return self._draw(Purpose.DRAFT, index, law)
 
-    def accept(self, index: int, probability: float) -> bool:
+    def accept(self, index: int, probability: Real) -> bool:
         """A coin with the given probability of True."""
         return self._uniform(Purpose.ACCEPT, index) < probability
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.core import Dense, Draft, Law, PointMass, Verdict
+from draftproof.core import Dense, Draft, Law, PointMass, Real, Verdict
 from draftproof.rng import Stream
 from draftproof.verify.token import positive_part, residual
 
 
-def excess(p: Law, q: Law, weight: float) -> float:
+def excess(p: Law, q: Law, weight: Real) -> Real:
     """S = sum over x of [weight * p(x) - q(x)]_+."""
     if isinstance(p, Dense):
-        total: float = positive_part(p.probs * weight, q).sum()
+        total: Real = positive_part(p.probs * weight, q).sum()
         return total
     return max(weight - q.prob(p.token), 0)
 
@@ -29,7 +29,9 @@ def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
     has probability h_i = S_i / (S_i + 1 - w_i), with h_g = w_g for the whole draft.
     """
     g = len(draft)
-    accepted, kept_weight, w = 0, 1.0, 1.0
+    accepted = 0
+    kept_weight: Real = 1
+    w: Real = 1
     for i, (x, q) in enumerate(zip(draft.tokens, draft.laws, strict=True), start=1):
         px, qx = target_laws[i - 1].prob(x), q.prob(x)
         w = w * px if isinstance(q, PointMass) else min(1, w * px / qx)
@@ -37,7 +39,8 @@ def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
             h = w
         else:
             s = excess(target_laws[i], draft.laws[i], w)
-            h = s / (s + 1 - w) if s + 1 - w > 0 else 1
+            # 1 - w first: at w = 1 the coin is then certain, however small s is.
+            h = s / (s + (1 - w)) if s + (1 - w) > 0 else 1
         if stream.accept(i - 1, h):
             accepted, kept_weight = i, w
     p = target_laws[accepted]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftproof.core import Dense, Draft, Law, PointMass, Probs, Verdict
+from draftproof.core import Dense, Draft, Law, PointMass, Probs, Real, Verdict
 from draftproof.rng import Stream
 
 
@@ -23,7 +23,7 @@ def positive_part(p: Probs, q: Law) -> Probs:
     return clipped
 
 
-def residual(p: Law, q: Law, weight: float = 1) -> Law:
+def residual(p: Law, q: Law, weight: Real = 1) -> Law:
     """norm([weight * p - q]_+): the law of the token after a rejection (appendix A.1).
 
     Where p equals q the excess is zero everywhere. Then a rejection has probability zero, rounding
@@ -36,7 +36,7 @@ def residual(p: Law, q: Law, weight: float = 1) -> Law:
     return Dense(excess / total) if total > 0 else p
 
 
-def acceptance(p: Law, q: Law, x: int) -> float:
+def acceptance(p: Law, q: Law, x: int) -> Real:
     """min(1, p(x) / q(x)): the probability of keeping the drafted token x."""
     px, qx = p.prob(x), q.prob(x)
     return 1 if px >= qx else px / qx

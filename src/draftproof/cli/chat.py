@@ -1,0 +1,51 @@
+"""`draftproof chat`: a conversation in the model's chat template."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from draftproof.cli.options import json_option, law_options, output_options, pair_options, split
+from draftproof.cli.progress import load_with_progress
+from draftproof.cli.render import consume, show_account, show_stream
+
+
+@click.command()
+@pair_options
+@law_options
+@output_options
+@click.option("--system", help="A system message to begin with.")
+@json_option
+def chat(system: str | None, as_json: bool, **given: Any) -> None:
+    """Talk with a model, a line a turn; end with Ctrl-D.
+
+    Ctrl-C ends an answer early and keeps it. Lines may come from a pipe; with --json each answer
+    is one JSON object on a line of its own.
+    """
+    loading, options = split(given)
+    speculator = load_with_progress(**loading)
+    name = speculator.drafter.name if speculator.drafter else None
+    history = [{"role": "system", "content": system}] if system else []
+    while (line := read_line()) is not None:
+        if not line.strip():
+            continue
+        history.append({"role": "user", "content": line})
+        stream = speculator.chat(history, **options)
+        if as_json:
+            consume(stream)
+            click.echo(json.dumps(stream.result.to_json(), ensure_ascii=False))
+        else:
+            show_stream(stream)
+            show_account(stream.result, name)
+        history.append({"role": "assistant", "content": stream.result.text})
+
+
+def read_line() -> str | None:
+    """The next user's turn; None at the end of the input."""
+    if sys.stdin.isatty():
+        click.echo("> ", nl=False, err=True)
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None

@@ -1,0 +1,186 @@
+"""Options that several commands share, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+class DraftLength(click.ParamType):
+    """`auto`, or a number of tokens."""
+
+    name = "auto|N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | int:
+        """Parse the option's text."""
+        if value == "auto" or isinstance(value, int):
+            return value  # type: ignore[no-any-return]  # click hands defaults through
+        if not str(value).isdecimal():
+            self.fail(f"{value!r} is neither 'auto' nor a number of tokens", param, ctx)
+        return int(value)
+
+
+class TokenBias(click.ParamType):
+    """`ID=BIAS`: a token id and what is added to its logit."""
+
+    name = "ID=BIAS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, float]:
+        """Parse the option's text."""
+        if isinstance(value, tuple):
+            return value
+        token, _, bias = str(value).partition("=")
+        try:
+            return int(token), float(bias)
+        except ValueError:
+            self.fail(f"{value!r} is not of the form ID=BIAS, such as 42=-100", param, ctx)
+
+
+def apply(decorators: list[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """All decorators, so that `--help` lists them in the order written."""
+
+    def decorate(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+target_option = click.option(
+    "--target",
+    default="smollm2-135m",
+    show_default=True,
+    help="The model whose text it is: a catalogue name, org/name[:file.gguf] or a path.",
+)
+draft_option = click.option(
+    "--draft",
+    help="The draft model, named like the target; with --drafter ngram a file of counts.",
+)
+placement_options = apply(
+    [
+        click.option("--device", help="Where the target runs, such as cpu or cuda:0."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="The target's number format."),
+        click.option("--draft-device", help="Where the draft runs; the target's by default."),
+        click.option("--draft-dtype", type=click.Choice(DTYPES), help="The draft's number format."),
+    ]
+)
+pair_options = apply(
+    [
+        target_option,
+        draft_option,
+        click.option(
+            "--drafter",
+            type=click.Choice(["model", "lookup", "ngram", "none"]),
+            help="What drafts: model where --draft is given, else lookup.",
+        ),
+        click.option(
+            "--draft-length",
+            type=DraftLength(),
+            default="auto",
+            show_default=True,
+            help="Tokens drafted per round; auto chooses from measured costs and acceptance.",
+        ),
+        placement_options,
+    ]
+)
+law_options = apply(
+    [
+        click.option(
+            "--temperature", type=float, default=0.0, show_default=True, help="0 is the argmax."
+        ),
+        click.option("--top-k", type=int, help="Keep the k most probable tokens."),
+        click.option(
+            "--top-p",
+            type=float,
+            default=1.0,
+            show_default=True,
+            help="Keep the fewest tokens that hold this mass.",
+        ),
+        click.option(
+            "--min-p",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Keep tokens of at least this times the highest probability.",
+        ),
+        click.option(
+            "--repetition-penalty",
+            type=float,
+            default=1.0,
+            show_default=True,
+            help="On tokens met in prompt or output; 1 is off.",
+        ),
+        click.option(
+            "--presence-penalty",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Off the logit of tokens met in the output.",
+        ),
+        click.option(
+            "--frequency-penalty",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Off the logit, per occurrence in the output.",
+        ),
+        click.option(
+            "--logit-bias",
+            type=TokenBias(),
+            multiple=True,
+            help="Added to a token's logit; may be repeated.",
+        ),
+        click.option(
+            "--ban", "banned", multiple=True, help="A word that must not appear; may be repeated."
+        ),
+    ]
+)
+verify_option = click.option(
+    "--verify",
+    type=click.Choice(["auto", "token", "block", "coupled"]),
+    default="auto",
+    show_default=True,
+    help="The rule; auto is coupled where a seed is given, else block.",
+)
+output_options = apply(
+    [
+        click.option("--max-tokens", type=int, default=256, show_default=True, help="Most tokens."),
+        click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens."),
+        click.option(
+            "--stop", multiple=True, help="The text ends before this string; may be repeated."
+        ),
+        click.option("--seed", type=int, help="Makes the output reproducible."),
+        verify_option,
+        click.option(
+            "--logprobs",
+            type=int,
+            metavar="N",
+            help="Report log-probabilities and the N most probable tokens (in --json).",
+        ),
+    ]
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+LOAD_NAMES = (
+    "target", "draft", "drafter", "draft_length",
+    "device", "dtype", "draft_device", "draft_dtype",
+)  # fmt: skip
+
+
+def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keyword arguments of `load` and of `generate` in a command's options."""
+    loading = {name: given.pop(name) for name in LOAD_NAMES if name in given}
+    if "logit_bias" in given:
+        given["logit_bias"] = dict(given["logit_bias"])
+    return loading, given

@@ -1,0 +1,15 @@
+"""Loading with a progress bar on standard error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from draftproof.engine import Speculator
+from draftproof.load import load
+
+
+def load_with_progress(**loading: Any) -> Speculator:
+    """`load`, with downloads shown; without --draft and --drafter, prompt lookup drafts."""
+    if loading.get("drafter") is None:
+        loading["drafter"] = "lookup" if loading.get("draft") is None else "model"
+    return load(**loading)

@@ -1,0 +1,73 @@
+"""What a person sees: streamed text tinted by origin, and the one-line account."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.text import Text
+
+from draftproof.core import Token
+from draftproof.engine import Generation, Stream
+
+INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
+
+TINTS = {"accepted": "green", "residual": "", "bonus": "", "plain": ""}
+
+
+def consume(stream: Stream, show: Callable[[Token], None] = lambda token: None) -> bool:
+    """Play the stream to its end; False where Ctrl-C ended it, the output so far kept."""
+    try:
+        for token in stream:
+            show(token)
+    except KeyboardInterrupt:
+        stream.close()
+        return False
+    return True
+
+
+def show_stream(stream: Stream) -> bool:
+    """Print the tokens as they come; False where Ctrl-C ended it."""
+    console = Console(highlight=False, soft_wrap=True)
+    completed = consume(stream, lambda token: show_token(console, token))
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return completed
+
+
+def show_token(console: Console, token: Token) -> None:
+    """One token; on a terminal, a drafted token that was kept is tinted."""
+    if console.is_terminal:
+        console.print(Text(token.text, style=TINTS[token.origin]), end="")
+    else:
+        sys.stdout.write(token.text)
+    sys.stdout.flush()
+
+
+def account(generation: Generation, drafter: str | None) -> str:
+    """One line: speed, tokens per round, acceptance, what drafted, why it ended."""
+    stats = generation.stats
+    parts = [
+        f"{stats.emitted} tokens",
+        f"{stats.tokens_per_second:.1f} tokens/s",
+        f"{stats.tokens_per_round:.2f} tokens per round",
+    ]
+    if drafter is None:
+        parts.append("plain decoding")
+    elif stats.acceptance is None:
+        parts.append(f"nothing drafted by {drafter}")
+    else:
+        parts.append(
+            f"{stats.acceptance:.0%} of {stats.drafted} drafted tokens accepted ({drafter})"
+        )
+    parts.append(f"ended by {generation.finish_reason}")
+    return " · ".join(parts)
+
+
+def show_account(generation: Generation, drafter: str | None) -> None:
+    """The account and, where speculation was switched, the reasons, on stderr."""
+    console = Console(stderr=True, highlight=False)
+    console.print(account(generation, drafter), style="dim")
+    for reason in generation.stats.reasons:
+        console.print(reason, style="dim")

@@ -1,0 +1,85 @@
+"""Running requests to their end, token by token, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftproof.core import FinishReason, Rule, Token
+from draftproof.engine.request import Running
+from draftproof.engine.round import play_round
+from draftproof.engine.stats import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished (or interrupted) output.
+
+    `text`, `token_ids` and `tokens` end at the same place. `seed` is the one that was used, drawn
+    where none was given: with `verify="coupled"` it reproduces the text, speculation on or off.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: tuple[Token, ...]
+    finish_reason: FinishReason
+    seed: int
+    rule: Rule
+    prompt_tokens: int
+    stats: Stats
+
+    @classmethod
+    def of(cls, running: Running) -> Generation:
+        """The output of a request as far as it is."""
+        return cls(
+            text="".join(token.text for token in running.tokens),
+            token_ids=tuple(token.id for token in running.tokens),
+            tokens=tuple(running.tokens),
+            finish_reason=running.finish_reason or "interrupted",
+            seed=running.seed,
+            rule=running.rule,
+            prompt_tokens=len(running.request.prompt),
+            stats=running.stats(),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints; `logprobs` where they were asked for."""
+        document: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "seed": self.seed,
+            "rule": self.rule,
+            "prompt_tokens": self.prompt_tokens,
+            "stats": self.stats.to_json(),
+        }
+        if any(token.logprob is not None for token in self.tokens):
+            document["logprobs"] = [
+                {
+                    "id": token.id,
+                    "logprob": token.logprob,
+                    "top": [{"id": i, "logprob": value} for i, value in token.top_logprobs],
+                }
+                for token in self.tokens
+            ]
+        return document
+
+
+def decode(requests: Sequence[Running]) -> Iterator[tuple[int, Token]]:
+    """Play rounds until every request has ended; yields (index of the request, token).
+
+    The caches are freed at the end, also where the consumer walks away or an error or Ctrl-C
+    strikes; what was generated until then stays in each `Running`.
+    """
+    try:
+        live = list(requests)
+        while live:
+            play_round(live)
+            for index, running in enumerate(requests):
+                for token in running.collect():
+                    yield index, token
+            live = [running for running in live if running.finish_reason is None]
+    finally:
+        for running in requests:
+            running.close()

@@ -1,0 +1,250 @@
+"""One request: what was asked (`Request`) and how far it is (`Running`)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Literal, TypeAlias
+
+from draftproof.core import FinishReason, Limits, Prompt, Round, Rule, Token
+from draftproof.engine.stats import Stats
+from draftproof.errors import EmptyPrompt, InvalidSetting, PromptTooLong
+from draftproof.ports import Drafter, LengthPolicy, Lengths, Model, Proposer, Tokenizer
+from draftproof.rng import SEEDS, Chooser, Independent, Noise, Shared, Stream
+from draftproof.sampling import Sampling, Standardiser, check_vocabulary
+from draftproof.text import Detokenizer, Stopper
+
+RuleChoice: TypeAlias = Rule | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to generate, and how.
+
+    Args:
+        prompt: Token ids, or an encoder's input features.
+        sampling: How the target's logits become a law.
+        limits: Where the output ends.
+        seed: Makes the output reproducible; None draws one.
+        rule: The verification rule; "auto" is `coupled` where a seed was given, else `block`.
+        logprobs: Report log-probabilities, with this many most probable tokens; None is off.
+    """
+
+    prompt: Prompt
+    sampling: Sampling
+    limits: Limits
+    seed: int | None = None
+    rule: RuleChoice = "auto"
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        holds = {
+            f"max_tokens is {limits.max_tokens}": (limits.max_tokens >= 1, "at least 1"),
+            f"min_tokens is {limits.min_tokens}": (
+                0 <= limits.min_tokens <= limits.max_tokens,
+                f"from 0 to max_tokens ({limits.max_tokens})",
+            ),
+            f"logprobs is {self.logprobs}": (
+                self.logprobs is None or self.logprobs >= 0,
+                "0 or above, or left out",
+            ),
+        }
+        for what, (fine, allowed) in holds.items():
+            if not fine:
+                raise InvalidSetting(
+                    what, why="no output can satisfy it", remedy=f"set it to {allowed}"
+                )
+        if len(self.prompt) == 0:
+            raise EmptyPrompt(
+                "the prompt is empty",
+                why="the first token's law needs a context",
+                remedy="give a prompt of at least one token",
+            )
+
+
+class Running:
+    """A request in progress: its session, its noise, its output and its account.
+
+    Args:
+        request: What was asked.
+        target: The model whose text this is.
+        tokenizer: Gives the text; None where only token ids matter.
+        drafter: Makes drafts; None for plain decoding.
+        lengths: Makes the draft length policy.
+
+    Raises:
+        PromptTooLong: The prompt does not fit in the target's or the draft's context.
+        InvalidSetting: A setting does not fit this model.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        target: Model,
+        tokenizer: Tokenizer | None,
+        drafter: Drafter | None,
+        lengths: Lengths,
+    ) -> None:
+        check_vocabulary(request.sampling, target.vocab_size)
+        check_context(request.prompt, target, "target")
+        if drafter is not None and drafter.model is not None:
+            check_context(request.prompt, drafter.model, "draft")
+        if tokenizer is None and request.limits.stop:
+            raise InvalidSetting(
+                "stop strings were given without a tokenizer",
+                why="without text there is nothing to compare them with",
+                remedy="pass the tokenizer, or end on token ids with `eos`",
+            )
+        self.request = request
+        self.seed = secrets.randbelow(SEEDS) if request.seed is None else request.seed
+        self.output: list[int] = []
+        self.tokens: list[Token] = []
+        self.rounds: list[Round] = []
+        self.finish_reason: FinishReason | None = None
+        self.prefill_seconds = 0.0
+        self._noise = Noise(self.seed)
+        self._drafter = drafter
+        self._policy: LengthPolicy = lengths.begin()
+        self._proposer: Proposer | None = None
+        self._stopper = Stopper(request.limits.stop)
+        self._collected = 0
+        self._closed = False
+        started = perf_counter()
+        self.session = target.open(request.prompt)
+        prefix = self.session.prefix
+        self.standardiser = Standardiser(
+            request.sampling,
+            prefix,
+            request.limits.eos,
+            request.limits.min_tokens,
+            target.banned_first,
+        )
+        self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prefix)
+        self._context = target.context_length
+        if len(prefix) > 1:
+            self.session.score(prefix[:-1], keep=0)
+        self.prefill_seconds += perf_counter() - started
+
+    @property
+    def coupled(self) -> bool:
+        """Whether draft and target share their noise."""
+        rule, seed = self.request.rule, self.request.seed
+        return rule == "coupled" or (rule == "auto" and seed is not None)
+
+    @property
+    def rule(self) -> Rule:
+        """The rule for drafts that were sampled."""
+        if self.coupled:
+            return "coupled"
+        return "token" if self.request.rule == "token" else "block"
+
+    def stream(self) -> Stream | Chooser:
+        """The noise of the next round."""
+        start = len(self.output)
+        if self.coupled:
+            return Shared(self._noise, start)
+        return Independent(self._noise, start, attempt=len(self.rounds))
+
+    @property
+    def last(self) -> int:
+        """The one committed token that the target has not scored yet."""
+        return self.output[-1] if self.output else self.session.prefix[-1]
+
+    def room(self) -> int:
+        """Most tokens that the next round may emit; 0 where the context is full."""
+        room = self.request.limits.max_tokens - len(self.output)
+        if self._context is not None:
+            room = min(room, self._context - self.session.length)
+        return room
+
+    def proposer(self, limit: int) -> Proposer | None:
+        """Where drafts come from, begun on first use: a draft model reads the prompt then."""
+        if self._drafter is None or limit < 1:
+            return None
+        if self._proposer is None:
+            started = perf_counter()
+            self._proposer = self._drafter.begin(self.request.prompt, self.standardiser)
+            self.prefill_seconds += perf_counter() - started
+        return self._proposer
+
+    def draft_limit(self) -> int:
+        """Most tokens to draft now: the policy's word, and one less than may be emitted."""
+        return min(self._policy.length(), self.room() - 1)
+
+    def commit(self, tokens: Sequence[Token], account: Round) -> None:
+        """Take a round's tokens up to the end of the output, and rewind the target."""
+        before = len(self.output)
+        for token in tokens:
+            self._append(token)
+            if self.finish_reason is not None:
+                break
+        account = replace(account, emitted=len(self.output) - before)
+        self.rounds.append(account)
+        self._policy.observe(account)
+        self.session.rewind(len(self.session.prefix) + len(self.output) - 1)
+        if self.finish_reason is None and self.room() < 1:
+            self.finish_reason = "context"
+        if self.finish_reason is not None:
+            self.close()
+
+    def collect(self) -> list[Token]:
+        """The tokens delivered since the last call."""
+        fresh = self.tokens[self._collected :]
+        self._collected += len(fresh)
+        return fresh
+
+    def close(self) -> None:
+        """Deliver what was held back and free the caches; further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.finish_reason is None:
+            self.finish_reason = "interrupted"
+        if self._stopper.stopped is None:
+            tail = "" if self._detokenizer is None else self._detokenizer.flush()
+            self.tokens.extend(self._stopper.finish(tail))
+            if self._stopper.stopped is not None:
+                self.finish_reason = "stop"
+        if self._proposer is not None:
+            self._proposer.close()
+        self.session.close()
+
+    def stats(self) -> Stats:
+        """The account so far."""
+        return Stats.of(
+            self.rounds, len(self.tokens), self.prefill_seconds, self._policy.reasons
+        )
+
+    def _append(self, token: Token) -> None:
+        """Take one token, and see whether the output ends with it."""
+        limits = self.request.limits
+        self.output.append(token.id)
+        piece = "" if self._detokenizer is None else self._detokenizer.push(token.id)
+        may_stop = len(self.output) >= limits.min_tokens
+        self.tokens.extend(self._stopper.push(token, piece, may_stop))
+        if self._stopper.stopped is not None:
+            self.finish_reason = "stop"
+        elif token.id in limits.eos:
+            self.finish_reason = "eos"
+        elif len(self.output) >= limits.max_tokens:
+            self.finish_reason = "length"
+
+
+def check_context(prompt: Prompt, model: Model, role: str) -> None:
+    """Refuse a prompt that leaves no room for a token.
+
+    Raises:
+        PromptTooLong: As it says; an encoder's features are checked by their model.
+    """
+    limit = model.context_length
+    if isinstance(prompt, tuple) and limit is not None and len(prompt) > limit:
+        raise PromptTooLong(
+            f"the prompt has {len(prompt)} tokens, and the context of the {role} "
+            f"{model.name} is {limit}",
+            why="tokens beyond the context would be dropped or read wrongly",
+            remedy=f"shorten the prompt to {limit} tokens"
+            + ("" if role == "target" else ", choose another draft, or use prompt lookup"),
+        )

@@ -1,0 +1,146 @@
+"""The one loop body: draft, score, verify and rewind, over every request that is still running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from draftproof.core import Draft, Law, LogitRow, Logits, Origin, Round, Token, Verdict
+from draftproof.engine.request import Running
+from draftproof.errors import BadLogits, InvalidInput
+from draftproof.ports import Proposer
+from draftproof.rng import Chooser, Independent
+from draftproof.sampling import log_softmax
+from draftproof.verify import block, coupled, token
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One request's part of a round, as far as it is drafted."""
+
+    running: Running
+    proposer: Proposer | None
+    stream: Chooser
+    draft: Draft
+    seconds: float
+
+
+def play_round(live: Sequence[Running]) -> None:
+    """Advance each request by one round: 1 to draft length + 1 tokens.
+
+    Raises:
+        BadLogits: The target's logits hold NaN or infinity.
+        InvalidInput: A drafter broke its contract.
+    """
+    turns = [propose(running) for running in live]
+    scored = [score(turn) for turn in turns]
+    for turn, (logits, score_seconds) in zip(turns, scored, strict=True):
+        started = perf_counter()
+        laws = target_laws(turn, logits)
+        verdict = judge(turn, laws)
+        if turn.proposer is not None:
+            turn.proposer.observe(verdict)
+        tokens = emit(turn, laws, verdict, logits)
+        account = Round(
+            drafted=len(turn.draft),
+            accepted=verdict.accepted,
+            emitted=len(tokens),
+            draft_seconds=turn.seconds,
+            score_seconds=score_seconds,
+            verify_seconds=perf_counter() - started,
+        )
+        turn.running.commit(tokens, account)
+
+
+def propose(running: Running) -> Turn:
+    """The drafter's guess, held to its contract.
+
+    Raises:
+        InvalidInput: Too many tokens, or one that its own law excludes.
+    """
+    stream = running.stream()
+    limit = running.draft_limit()
+    proposer = running.proposer(limit)
+    if proposer is None:
+        return Turn(running, None, stream, Draft(), 0.0)
+    started = perf_counter()
+    draft = proposer.draft(running.output, limit, stream)
+    seconds = perf_counter() - started
+    possible = all(law.prob(x) > 0 for x, law in zip(draft.tokens, draft.laws, strict=True))
+    if len(draft) > limit or not possible:
+        raise InvalidInput(
+            f"a drafter returned the tokens {draft.tokens}, where at most {limit} were due, "
+            "each of positive probability under its own law",
+            why="the output's law is the target's only if every token was drawn from its law",
+            remedy="correct the drafter; its contract is in docs/adding-a-drafter.md",
+        )
+    return Turn(running, proposer, stream, draft, seconds)
+
+
+def score(turn: Turn) -> tuple[Logits, float]:
+    """The target's one pass over the last token and the draft, and its seconds."""
+    started = perf_counter()
+    tokens = [turn.running.last, *turn.draft.tokens]
+    logits = turn.running.session.score(tokens, keep=len(tokens))
+    return logits, perf_counter() - started
+
+
+def target_laws(turn: Turn, logits: Logits) -> list[Law]:
+    """The target's law at every drafted position and behind the last."""
+    output, draft = turn.running.output, turn.draft
+    finite = np.isfinite(logits).all(axis=1)
+    if not finite.all():
+        position = len(output) + int(np.argmin(finite))
+        raise BadLogits(
+            f"the target's logits at output position {position} hold NaN or infinity",
+            why="no law over tokens follows from them",
+            remedy="check the weights, or run the model in float32 (--dtype float32)",
+        )
+    return [
+        turn.running.standardiser.law(logits[i], [*output, *draft.tokens[:i]])
+        for i in range(len(draft) + 1)
+    ]
+
+
+def judge(turn: Turn, laws: Sequence[Law]) -> Verdict:
+    """Apply the request's rule; certain drafts are kept while equal, whatever the rule."""
+    if turn.draft.certain or not isinstance(turn.stream, Independent):
+        return coupled(turn.draft, laws, turn.stream)
+    rule = token if turn.running.rule == "token" else block
+    return rule(turn.draft, laws, turn.stream)
+
+
+def emit(turn: Turn, laws: Sequence[Law], verdict: Verdict, logits: Logits) -> list[Token]:
+    """The round's tokens with their account."""
+    running, draft = turn.running, turn.draft
+    tokens = []
+    for i, chosen in enumerate([*draft.tokens[: verdict.accepted], verdict.token]):
+        origin: Origin = "accepted" if i < verdict.accepted else verdict.kind
+        logprob, top = report_logprobs(logits[i], chosen, running.request.logprobs)
+        tokens.append(
+            Token(
+                id=chosen,
+                position=len(running.output) + i,
+                round=len(running.rounds),
+                origin=origin,
+                p=float(laws[i].prob(chosen)),
+                q=float(draft.laws[i].prob(chosen)) if i < len(draft) else None,
+                logprob=logprob,
+                top_logprobs=top,
+            )
+        )
+    return tokens
+
+
+def report_logprobs(
+    logits: LogitRow, chosen: int, count: int | None
+) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+    """The target's own log-probability of `chosen`, and its `count` most probable tokens."""
+    if count is None:
+        return None, ()
+    logs = log_softmax(logits)
+    order = np.argsort(-logs, kind="stable")[:count]
+    return float(logs[chosen]), tuple((int(i), float(logs[i])) for i in order)

@@ -1,0 +1,213 @@
+"""The face of the engine: a target, a drafter and a tokenizer, ready to generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from draftproof.core import Limits, Prompt, Token
+from draftproof.engine.decode import Generation, decode
+from draftproof.engine.request import Request, RuleChoice, Running
+from draftproof.errors import InvalidSetting
+from draftproof.ports import Drafter, Lengths, Model, Tokenizer
+from draftproof.sampling import Sampling
+
+UserPrompt: TypeAlias = "str | Sequence[int] | np.ndarray"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a call to `generate`, `stream` or `chat` may set.
+
+    Args:
+        temperature: See `sampling.Sampling`, as for the next eight.
+        top_k: Keep the k most probable tokens.
+        top_p: Keep the fewest most probable tokens that hold this mass.
+        min_p: Keep tokens of at least this times the highest probability.
+        repetition_penalty: On tokens met in prompt or output; 1 is off.
+        presence_penalty: Once for every token met in the output.
+        frequency_penalty: Once per occurrence in the output.
+        logit_bias: Added to the logits, by token id.
+        banned: Words (strings) or token sequences that must not appear.
+        max_tokens: Most tokens to emit.
+        min_tokens: No end before this many tokens.
+        stop: A string, or several, before which the text ends.
+        eos: Token ids that end the output; None takes the model's own.
+        seed: Makes the output reproducible.
+        verify: The rule: auto, token, block or coupled.
+        logprobs: Report log-probabilities, with this many most probable tokens; None is off.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    banned: Sequence[str | Sequence[int]] = ()
+    max_tokens: int = 256
+    min_tokens: int = 0
+    stop: str | Sequence[str] = ()
+    eos: Sequence[int] | None = None
+    seed: int | None = None
+    verify: RuleChoice = "auto"
+    logprobs: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options by name.
+
+        Raises:
+            InvalidSetting: A name is unknown.
+        """
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise InvalidSetting(
+                f"unknown option: {', '.join(unknown)}",
+                why="a setting that nothing reads would change nothing in silence",
+                remedy=f"the options are {', '.join(known)}",
+            )
+        return cls(**given)
+
+
+class Stream:
+    """The tokens of one request as they come; `str(token)` is a token's text."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._tokens = (token for _, token in decode([running]))
+
+    def __iter__(self) -> Iterator[Token]:
+        return self._tokens
+
+    def close(self) -> None:
+        """Stop early and free the caches."""
+        self._tokens.close()
+        self._running.close()
+
+    @property
+    def result(self) -> Generation:
+        """The output as far as it is."""
+        return Generation.of(self._running)
+
+
+class Speculator:
+    """A target that writes its own text, sooner.
+
+    Args:
+        target: The model whose text it is.
+        tokenizer: Text to ids and back; None where prompts are token ids and no text is wanted.
+        drafter: Makes the drafts; None for plain decoding.
+        lengths: How many tokens to draft.
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        tokenizer: Tokenizer | None,
+        drafter: Drafter | None,
+        lengths: Lengths,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.drafter = drafter
+        self.lengths = lengths
+
+    def generate(
+        self, prompt: UserPrompt | Sequence[UserPrompt], **options: Any
+    ) -> Generation | list[Generation]:
+        """Generate to the end.
+
+        Args:
+            prompt: Text, token ids, or an encoder's features; a list of them gives a list back.
+            options: See `Options`.
+        """
+        if is_one_prompt(prompt):
+            return self.generate_all([prompt], **options)[0]
+        return self.generate_all(list(prompt), **options)
+
+    def generate_all(self, prompts: Sequence[UserPrompt], **options: Any) -> list[Generation]:
+        """Generate for several prompts, in rounds over all of them.
+
+        A seed applies to each prompt as it would alone: a row equals its own solo run.
+        """
+        running = [self.start(prompt, **options) for prompt in prompts]
+        for _ in decode(running):
+            pass
+        return [Generation.of(r) for r in running]
+
+    def stream(self, prompt: UserPrompt, **options: Any) -> Stream:
+        """The tokens as they come, and `.result` for the account."""
+        return Stream(self.start(prompt, **options))
+
+    def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Stream:
+        """The answer to a conversation of `{"role": ..., "content": ...}` messages, as it comes."""
+        return self.stream(self._needs_tokenizer("a chat").chat(messages), **options)
+
+    def start(self, prompt: UserPrompt, **options: Any) -> Running:
+        """Read the prompt and make the request ready for its first round."""
+        request = self.request(prompt, Options.of(options))
+        return Running(request, self.target, self.tokenizer, self.drafter, self.lengths)
+
+    def request(self, prompt: UserPrompt, options: Options) -> Request:
+        """The request that a prompt and options make."""
+        sampling = Sampling(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+            repetition_penalty=options.repetition_penalty,
+            presence_penalty=options.presence_penalty,
+            frequency_penalty=options.frequency_penalty,
+            logit_bias=dict(options.logit_bias),
+            banned=(*self.target.banned, *self._banned(options.banned)),
+        )
+        eos = self.target.eos if options.eos is None else frozenset(options.eos)
+        stop = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop)
+        return Request(
+            prompt=self._ids(prompt),
+            sampling=sampling,
+            limits=Limits(options.max_tokens, options.min_tokens, eos, stop),
+            seed=options.seed,
+            rule=options.verify,
+            logprobs=options.logprobs,
+        )
+
+    def _ids(self, prompt: UserPrompt) -> Prompt:
+        if isinstance(prompt, str):
+            return self._needs_tokenizer("a text prompt").encode(prompt)
+        if isinstance(prompt, np.ndarray) and prompt.ndim == 2:
+            return prompt.astype(np.float32)
+        return tuple(int(token) for token in prompt)
+
+    def _banned(self, banned: Sequence[str | Sequence[int]]) -> Iterator[tuple[int, ...]]:
+        """Token sequences of the banned words: as they begin a text and as they follow a space."""
+        for word in banned:
+            if isinstance(word, str):
+                tokenizer = self._needs_tokenizer("a banned word")
+                for form in {word, " " + word.lstrip()}:
+                    yield tokenizer.encode(form, special=False)
+            else:
+                yield tuple(word)
+
+    def _needs_tokenizer(self, what: str) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InvalidSetting(
+                f"{what} needs a tokenizer, and none was given",
+                why="models read token ids",
+                remedy="pass the tokenizer, or give token ids",
+            )
+        return self.tokenizer
+
+
+def is_one_prompt(prompt: Any) -> bool:
+    """Whether this is one prompt and not a list of them."""
+    if isinstance(prompt, (str, np.ndarray)):
+        return True
+    return len(prompt) == 0 or isinstance(prompt[0], (int, np.integer))

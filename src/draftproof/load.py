@@ -1,0 +1,149 @@
+"""The composition root: the only file that knows every name and puts the parts together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from draftproof.catalog import Progress, resolve, silent
+from draftproof.drafters import DraftModel, NGram, PromptLookup
+from draftproof.engine import Speculator
+from draftproof.errors import InvalidSetting
+from draftproof.planner import Auto, Fixed, measure_costs
+from draftproof.ports import Drafter, Lengths, Model, Tokenizer
+from draftproof.text import shared_ids
+
+DrafterName: TypeAlias = Literal["model", "lookup", "ngram", "none"]
+
+
+def load(
+    target: str | Path = "smollm2-135m",
+    *,
+    draft: str | Path | Drafter | None = None,
+    drafter: DrafterName | None = None,
+    draft_length: int | Literal["auto"] = "auto",
+    device: str | None = None,
+    dtype: str | None = None,
+    draft_device: str | None = None,
+    draft_dtype: str | None = None,
+    progress: Progress = silent,
+) -> Speculator:
+    """Load a target and what drafts for it.
+
+    Args:
+        target: A catalogue name, `org/name`, `org/name:file.gguf`, or a path.
+        draft: A draft model named like the target, "lookup", "ngram" or "none", or any object
+            that implements `ports.Drafter`.
+        drafter: What drafts; follows from `draft` where left out: a draft model if one is named,
+            else plain decoding. With "ngram", `draft` may be a file of counts.
+        draft_length: Tokens per round, or "auto": chosen from the measured costs of this pair on
+            this machine and the running acceptance.
+        device: Where the target runs, such as "cpu" or "cuda:0".
+        dtype: The target's number format, such as "float32".
+        draft_device: Where the draft runs; the target's device by default.
+        draft_dtype: The draft's number format.
+        progress: Told of downloads.
+
+    Raises:
+        DraftproofError: Everything that can be wrong with a model, by name; see `errors`.
+    """
+    if drafter is None and draft in ("lookup", "ngram", "none"):
+        draft, drafter = None, draft
+    from draftproof.backends import load_model, load_tokenizer
+
+    path = resolve(str(target), progress)
+    model, tokenizer = load_model(path, device=device, dtype=dtype), load_tokenizer(path)
+    if drafter is None:
+        drafter = "none" if draft is None else "model"
+    if drafter == "model" and isinstance(draft, (str, Path)):
+        draft_path = resolve(str(draft), progress)
+        draft_model = load_model(draft_path, device=draft_device or device, dtype=draft_dtype)
+        return compose(
+            model, tokenizer, pair(model, tokenizer, draft_model, load_tokenizer(draft_path)),
+            draft_length,
+        )  # fmt: skip
+    return compose(model, tokenizer, modelless(drafter, draft, model), draft_length)
+
+
+def from_transformers(
+    target: Any,
+    draft: Any = None,
+    tokenizer: Any = None,
+    *,
+    draft_tokenizer: Any = None,
+    draft_length: int | Literal["auto"] = "auto",
+) -> Speculator:
+    """Use models that are already loaded with transformers; they are not changed.
+
+    Args:
+        target: A decoder-only or encoder-decoder model.
+        draft: A smaller one; or "lookup", "ngram", any `ports.Drafter`, or None.
+        tokenizer: The target's tokenizer or processor; None where prompts are token ids.
+        draft_tokenizer: The draft's, where it is not the same object. Where it is left out and the
+            draft was loaded from a folder or hub repository, the one found there is compared.
+        draft_length: As in `load`.
+
+    Raises:
+        UnsupportedModel: A model's cache cannot be rewound exactly.
+        TokenizerMismatch: The tokenizers give different strings to the same ids.
+    """
+    from draftproof.backends import tokenizer_beside, wrap_model, wrap_tokenizer
+
+    model = wrap_model(target)
+    text = None if tokenizer is None else wrap_tokenizer(tokenizer)
+    if draft is None or isinstance(draft, (str, Drafter)):
+        return compose(model, text, modelless(draft or "none", draft, model), draft_length)
+    if draft_tokenizer is None:
+        draft_text = None if text is None else tokenizer_beside(draft)
+    else:
+        draft_text = wrap_tokenizer(draft_tokenizer)
+    return compose(model, text, pair(model, text, wrap_model(draft), draft_text), draft_length)
+
+
+def pair(
+    target: Model, tokenizer: Tokenizer | None, draft: Model, draft_tokenizer: Tokenizer | None
+) -> Drafter:
+    """A draft model for a target, once their vocabularies are known to agree."""
+    excluded = None
+    if tokenizer is not None:
+        excluded = shared_ids(tokenizer, draft_tokenizer or tokenizer)
+    return DraftModel(draft, target.vocab_size, excluded)
+
+
+def modelless(name: str, given: Any, target: Model) -> Drafter | None:
+    """A drafter without a model, by name; or the object that was passed in.
+
+    Raises:
+        InvalidSetting: No drafter has that name.
+    """
+    if isinstance(given, Drafter):
+        return given
+    if name == "none":
+        return None
+    if name == "lookup":
+        return PromptLookup()
+    if name == "ngram":
+        return NGram.load(Path(given)) if isinstance(given, (str, Path)) else NGram()
+    raise InvalidSetting(
+        f"no drafter is called {name!r}"
+        + (" without a draft model" if name == "model" else ""),
+        why="something has to make the drafts",
+        remedy="use lookup, ngram or none, name a draft model, or pass a Drafter",
+    )
+
+
+def compose(
+    target: Model,
+    tokenizer: Tokenizer | None,
+    drafter: Drafter | None,
+    draft_length: int | Literal["auto"],
+) -> Speculator:
+    """Target, drafter and draft length policy together; `auto` measures their costs here."""
+    lengths: Lengths
+    if drafter is None:
+        lengths = Fixed(0)
+    elif draft_length == "auto":
+        lengths = Auto(measure_costs(target, drafter))
+    else:
+        lengths = Fixed(draft_length)
+    return Speculator(target, tokenizer, drafter, lengths)

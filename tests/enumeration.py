@@ -1,0 +1,316 @@
+"""Replays a program of random choices over every outcome of its noise, with exact weights.
+
+A verification rule asks its stream for draws and coins. `Replay` answers them from a script and
+keeps the weight of the branch; `branches` walks all scripts. With laws of `fractions.Fraction` the
+law of the output is a rational number for every output, and "exact" means `==`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+from draftproof.core import Dense, Draft, Law, PointMass, Verdict
+
+T = TypeVar("T")
+Prefix = tuple[int, ...]
+Tree = Mapping[Prefix, Law]  # the law of the next token after each prefix
+Joint = dict[Prefix, Any]  # sequence -> probability
+Rule = Callable[[Draft, Sequence[Law], Any], Verdict]
+
+
+def dense(*probs: Any) -> Dense:
+    """A rational law: `dense("1/3", "2/3")`."""
+    return Dense(np.array([Fraction(p) for p in probs], dtype=object))
+
+
+def support(law: Law) -> list[tuple[int, Any]]:
+    """Tokens of positive probability with their probabilities."""
+    if isinstance(law, PointMass):
+        return [(law.token, 1)]
+    return [(x, p) for x, p in enumerate(law.probs.tolist()) if p > 0]
+
+
+class Replay:
+    """A stream that follows a script: the numbers of the options to take, then always the first.
+
+    Each address (purpose, index) may be met once, as fresh noise demands.
+    """
+
+    def __init__(self, script: Sequence[int] = ()) -> None:
+        self.weight: Any = 1
+        self.taken: list[tuple[int, int]] = []
+        self._script = script
+        self._met: set[tuple[str, int]] = set()
+
+    def choose(self, options: Sequence[tuple[T, Any]]) -> T:
+        """One of the options (outcome, probability); those of probability 0 are no branches."""
+        possible = [(outcome, weight) for outcome, weight in options if weight > 0]
+        depth = len(self.taken)
+        k = self._script[depth] if depth < len(self._script) else 0
+        self.taken.append((k, len(possible)))
+        outcome, weight = possible[k]
+        self.weight = self.weight * weight
+        return outcome
+
+    def _meet(self, purpose: str, index: int) -> None:
+        assert (purpose, index) not in self._met, f"{purpose} noise {index} was met twice"
+        self._met.add((purpose, index))
+
+    def draft(self, index: int, law: Law) -> int:
+        self._meet("draft", index)
+        return self.choose(support(law))
+
+    def target(self, index: int, law: Law) -> int:
+        self._meet("target", index)
+        return self.choose(support(law))
+
+    def accept(self, index: int, probability: Any) -> bool:
+        self._meet("accept", index)
+        if probability in (0, 1):  # a quotient of the ints 0 and 1 is a float, but an exact one
+            probability = int(probability)
+        assert 0 <= probability <= 1, f"a coin of probability {probability}"
+        return self.choose([(True, probability), (False, 1 - probability)])
+
+
+class SharedReplay(Replay):
+    """Like `rng.Shared`: at a position, the target's choice is coupled to the draft's."""
+
+    def __init__(self, script: Sequence[int] = ()) -> None:
+        super().__init__(script)
+        self._drafted: dict[int, tuple[int, Law]] = {}
+
+    def draft(self, index: int, law: Law) -> int:
+        x = super().draft(index, law)
+        self._drafted[index] = (x, law)
+        return x
+
+    def target(self, index: int, law: Law) -> int:
+        if index not in self._drafted:
+            return super().target(index, law)
+        self._meet("target", index)
+        x, q = self._drafted[index]
+        size = max(len(r.probs) if isinstance(r, Dense) else r.token + 1 for r in (q, law))
+        joint = race_joint(q, law, size)
+        given = sum(w for (i, _), w in joint.items() if i == x)
+        return self.choose([(y, w / given) for (i, y), w in joint.items() if i == x])
+
+
+def branches(program: Callable[[Any], T], stream: type[Replay] = Replay) -> Iterator[tuple[T, Any]]:
+    """Every outcome of `program` with its weight; one outcome may come several times."""
+    script: list[int] = []
+    while True:
+        replay = stream(script)
+        outcome = program(replay)
+        yield outcome, replay.weight
+        taken = replay.taken
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        if not taken:
+            return
+        script = [k for k, _ in taken]
+        script[-1] += 1
+
+
+def law_of(program: Callable[[Any], T], stream: type[Replay] = Replay) -> dict[T, Any]:
+    """The law of the outcome of `program`."""
+    law: dict[T, Any] = defaultdict(int)
+    for outcome, weight in branches(program, stream):
+        law[outcome] += weight
+    return dict(law)
+
+
+# ------------------------------------------------------------------------ rounds
+
+
+def draft_from(tree: Tree, g: int) -> Callable[[Any], Draft]:
+    """Drafting as it should be: each token drawn from the law that is handed on."""
+
+    def drafting(stream: Any) -> Draft:
+        tokens: Prefix = ()
+        for i in range(g):
+            tokens = (*tokens, stream.draft(i, tree[tokens]))
+        return Draft(tokens, tuple(tree[tokens[:i]] for i in range(g)))
+
+    return drafting
+
+
+def round_law(
+    rule: Rule,
+    target: Tree,
+    drafting: Callable[[Any], Draft],
+    stream: type[Replay] = Replay,
+) -> dict[tuple[Prefix, int], Any]:
+    """The law of one round: (tokens emitted, how many were accepted) -> probability."""
+
+    def program(noise: Any) -> tuple[Prefix, int]:
+        draft = drafting(noise)
+        laws = [target[draft.tokens[:i]] for i in range(len(draft) + 1)]
+        verdict = rule(draft, laws, noise)
+        return (*draft.tokens[: verdict.accepted], verdict.token), verdict.accepted
+
+    return law_of(program, stream)
+
+
+def accepted_tokens(emitted: Mapping[tuple[Prefix, int], Any]) -> Any:
+    """Expected accepted tokens of a round."""
+    return sum(weight * accepted for (_, accepted), weight in emitted.items())
+
+
+def continued(law: Iterable[tuple[Prefix, Any]], target: Tree, length: int) -> Joint:
+    """The law of the first `length` tokens where what is missing comes from the target's laws."""
+    joint: Joint = defaultdict(int)
+    for tokens, weight in law:
+        if len(tokens) >= length:
+            joint[tokens[:length]] += weight
+            continue
+        longer = [((*tokens, x), weight * p) for x, p in support(target[tokens])]
+        for sequence, mass in continued(longer, target, length).items():
+            joint[sequence] += mass
+    return {sequence: mass for sequence, mass in joint.items() if mass != 0}
+
+
+def target_law(target: Tree, length: int) -> Joint:
+    """The target's own joint law of `length` tokens."""
+    return continued([((), 1)], target, length)
+
+
+def output_law(
+    rule: Rule,
+    target: Tree,
+    drafting: Callable[[Any], Draft],
+    length: int,
+    stream: type[Replay] = Replay,
+) -> Joint:
+    """The law of the first `length` output tokens: one round, then the target's own laws."""
+    emitted = round_law(rule, target, drafting, stream)
+    return continued(((tokens, w) for (tokens, _), w in emitted.items()), target, length)
+
+
+def distance(a: Mapping[T, Any], b: Mapping[T, Any]) -> Any:
+    """Total variation of two laws."""
+    return sum(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b}) / Fraction(2)
+
+
+# ------------------------------------------------------------------------ the shared race
+
+
+def race_joint(q: Law, p: Law, size: int) -> dict[tuple[int, int], Any]:
+    """The joint law of (argmin E / q, argmin E / p) for one field E of exponentials.
+
+    Let X = i win at u = E_i / q_i and Y = j at v = E_j / p_j. Every E_k must exceed
+    max(u q_k, v p_k), so with s = v / u and A(s) = sum over k of max(q_k, s p_k) the probability is
+    q_i p_j times the integral of u exp(-u A(s)) du ds, that is of ds / A(s)^2, over
+    q_j / p_j <= s <= q_i / p_i. A is linear between its breaks q_k / p_k, and there the integral
+    from s to t is (t - s) / (A(s) A(t)). For i = j the noise is the same and s is fixed.
+    """
+    qs, ps = _full(q, size), _full(p, size)
+    breaks = sorted({qk / pk for qk, pk in zip(qs, ps, strict=True) if pk > 0})
+
+    def level(s: Any) -> Any:
+        return sum(max(qk, s * pk) for qk, pk in zip(qs, ps, strict=True))
+
+    # integral[m]: from the m-th break to the next one; the last goes to infinity, where A(s) is
+    # linear with slope sum(p) = 1.
+    pieces = [(t - s) / (level(s) * level(t)) for s, t in itertools.pairwise(breaks)]
+    pieces.append(1 / level(breaks[-1]))
+    joint = {}
+    for i, j in itertools.product(range(size), repeat=2):
+        if qs[i] == 0 or ps[j] == 0:
+            continue
+        if i == j:
+            joint[i, j] = qs[i] / level(qs[i] / ps[i])
+            continue
+        low = breaks.index(qs[j] / ps[j])
+        high = breaks.index(qs[i] / ps[i]) if ps[i] > 0 else len(breaks)
+        if low < high:
+            joint[i, j] = qs[i] * ps[j] * sum(pieces[low:high])
+    return joint
+
+
+def _full(law: Law, size: int) -> list[Any]:
+    return [Fraction(law.prob(x)) if x < size else Fraction(0) for x in range(size)]
+
+
+# ------------------------------------------------------------------------ cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A target and a drafter as trees of rational laws over prefixes of up to `g` tokens."""
+
+    name: str
+    vocab: int
+    g: int
+    target: Tree
+    draft: Tree
+
+    def __str__(self) -> str:
+        return f"{self.name}-V{self.vocab}-g{self.g}"
+
+    def as_floats(self) -> Case:
+        """The same laws in float64."""
+        return Case(self.name, self.vocab, self.g, _floats(self.target), _floats(self.draft))
+
+
+def _floats(tree: Tree) -> Tree:
+    return {
+        prefix: Dense(law.probs.astype(np.float64)) if isinstance(law, Dense) else law
+        for prefix, law in tree.items()
+    }
+
+
+def prefixes(vocab: int, longest: int) -> list[Prefix]:
+    """All prefixes of up to `longest` tokens."""
+    return [p for n in range(longest + 1) for p in itertools.product(range(vocab), repeat=n)]
+
+
+def random_law(dice: random.Random, tokens: Sequence[int], vocab: int, zeros: bool) -> Dense:
+    """A law on `tokens` out of `vocab`, with small numerators; some of them 0 with `zeros`."""
+    while True:
+        shares = [dice.randint(0 if zeros else 1, 5) if x in tokens else 0 for x in range(vocab)]
+        if sum(shares):
+            return dense(*(Fraction(share, sum(shares)) for share in shares))
+
+
+def _tree(vocab: int, g: int, make: Callable[[], Law]) -> Tree:
+    return {prefix: make() for prefix in prefixes(vocab, g)}
+
+
+def cases() -> list[Case]:
+    """Vocabularies of 2 to 4, drafts of 1 to 3 tokens; every kind of law, fixed by its seed."""
+    found = []
+    for vocab, g in itertools.product((2, 3, 4), (1, 2, 3)):
+        dice = random.Random(100 * vocab + g)
+        every, half = range(vocab), vocab // 2
+
+        def law(tokens: Sequence[int] = every, zeros: bool = False) -> Law:
+            return random_law(dice, tokens, vocab, zeros)  # noqa: B023 called at once
+
+        def point() -> Law:
+            return PointMass(dice.randrange(vocab))  # noqa: B023
+
+        def any_law() -> Law:
+            return dice.choice([point, law, lambda: law(zeros=True)])()  # noqa: B023
+
+        same = _tree(vocab, g, law)
+        kinds: dict[str, tuple[Callable[[], Law], Callable[[], Law]]] = {
+            "dense": (law, law),
+            "zeros": (lambda: law(zeros=True), lambda: law(zeros=True)),
+            "certain-draft": (law, point),
+            "greedy-target": (point, law),
+            "greedy-both": (point, point),
+            "disjoint": (lambda: law(range(half)), lambda: law(range(half, vocab))),  # noqa: B023
+            "mixed": (any_law, any_law),
+        }
+        for name, (p, q) in kinds.items():
+            found.append(Case(name, vocab, g, _tree(vocab, g, p), _tree(vocab, g, q)))
+        found.append(Case("self-draft", vocab, g, same, same))
+    return found
