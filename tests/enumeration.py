@@ -127,6 +127,55 @@ def law_of(program: Callable[[Any], T], stream: type[Replay] = Replay) -> dict[T
     return dict(law)
 
 
+class RoundNoise:
+    """What one round sees of a request's noise."""
+
+    def __init__(self, request: RequestReplay, start: int, attempt: int) -> None:
+        self._request = request
+        self._start = start
+        self._attempt = attempt
+
+    def draft(self, index: int, law: Law) -> int:
+        return self._request.draw(("draft", self._start + index, self._attempt), law)
+
+    def target(self, index: int, law: Law) -> int:
+        return self._request.draw(("target", self._start + index, self._attempt), law)
+
+    def accept(self, index: int, probability: Any) -> bool:
+        coin = [(True, probability), (False, 1 - probability)]
+        return self._request.cut(("accept", self._start + index, self._attempt), coin)
+
+
+class RequestReplay(Replay):
+    """The noise of a whole request: uniform numbers that may be met again.
+
+    Every choice cuts the unit interval of its address, as `rng.Independent` does, so a number that
+    is met a second time is uniform on the piece that the first choice left of it.
+    """
+
+    def __init__(self, script: Sequence[int] = ()) -> None:
+        super().__init__(script)
+        self._known: dict[tuple[str, int, int], tuple[Any, Any]] = {}
+
+    def round(self, start: int, attempt: int) -> RoundNoise:
+        return RoundNoise(self, start, attempt)
+
+    def draw(self, address: tuple[str, int, int], law: Law) -> int:
+        if isinstance(law, PointMass):
+            return law.token
+        return self.cut(address, support(law))
+
+    def cut(self, address: tuple[str, int, int], options: Sequence[tuple[T, Any]]) -> T:
+        low, high = self._known.get(address, (Fraction(0), Fraction(1)))
+        pieces, edge = {}, Fraction(0)
+        for outcome, probability in options:
+            pieces[outcome] = (max(low, edge), min(high, edge + probability))
+            edge += probability
+        chosen = self.choose([(o, (b - a) / (high - low)) for o, (a, b) in pieces.items()])
+        self._known[address] = pieces[chosen]
+        return chosen
+
+
 # ------------------------------------------------------------------------ rounds
 
 
@@ -157,6 +206,35 @@ def round_law(
         return (*draft.tokens[: verdict.accepted], verdict.token), verdict.accepted
 
     return law_of(program, stream)
+
+
+def decode(
+    rule: Rule,
+    target: Tree,
+    draft: Tree,
+    g: int,
+    length: int,
+    noise: Callable[[int, int], Any],
+) -> tuple[Prefix, int]:
+    """Rounds until there are `length` tokens: the tokens, and how many were drafted and accepted.
+
+    `noise(start, attempt)` is the noise of a round. The last rounds draft no more than is wanted.
+    """
+    output: Prefix = ()
+    accepted = attempt = 0
+    while len(output) < length:
+        stream = noise(len(output), attempt)
+        proposed: Prefix = ()
+        for i in range(min(g, length - len(output) - 1)):
+            proposed = (*proposed, stream.draft(i, draft[output + proposed]))
+        ends = range(len(proposed) + 1)
+        laws = tuple(draft[output + proposed[:i]] for i in ends[:-1])
+        scored = [target[output + proposed[:i]] for i in ends]
+        verdict = rule(Draft(proposed, laws), scored, stream)
+        output = (*output, *proposed[: verdict.accepted], verdict.token)
+        accepted += verdict.accepted
+        attempt += 1
+    return output, accepted
 
 
 def accepted_tokens(emitted: Mapping[tuple[Prefix, int], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -49,20 +50,46 @@ def load(
     """
     if drafter is None and draft in ("lookup", "ngram", "none"):
         draft, drafter = None, draft
+    if drafter is None:
+        drafter = "none" if draft is None else "model"
+    named = draft if drafter == "model" and isinstance(draft, (str, Path)) else None
+    parts = load_parts(
+        target, named, device=device, dtype=dtype,
+        draft_device=draft_device, draft_dtype=draft_dtype, progress=progress,
+    )  # fmt: skip
+    drafts = parts.draft or modelless(drafter, draft, parts.target)
+    return compose(parts.target, parts.tokenizer, drafts, draft_length)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Loaded models, which several speculators may share; `draft` where one was named."""
+
+    target: Model
+    tokenizer: Tokenizer
+    draft: Drafter | None
+
+
+def load_parts(
+    target: str | Path,
+    draft: str | Path | None = None,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    draft_device: str | None = None,
+    draft_dtype: str | None = None,
+    progress: Progress = silent,
+) -> Parts:
+    """Load a target and, where one is named, its draft model; the arguments are those of `load`."""
     from draftproof.backends import load_model, load_tokenizer
 
     path = resolve(str(target), progress)
     model, tokenizer = load_model(path, device=device, dtype=dtype), load_tokenizer(path)
-    if drafter is None:
-        drafter = "none" if draft is None else "model"
-    if drafter == "model" and isinstance(draft, (str, Path)):
-        draft_path = resolve(str(draft), progress)
-        draft_model = load_model(draft_path, device=draft_device or device, dtype=draft_dtype)
-        return compose(
-            model, tokenizer, pair(model, tokenizer, draft_model, load_tokenizer(draft_path)),
-            draft_length,
-        )  # fmt: skip
-    return compose(model, tokenizer, modelless(drafter, draft, model), draft_length)
+    if draft is None:
+        return Parts(model, tokenizer, None)
+    path = resolve(str(draft), progress)
+    draft_model = load_model(path, device=draft_device or device, dtype=draft_dtype)
+    return Parts(model, tokenizer, pair(model, tokenizer, draft_model, load_tokenizer(path)))
 
 
 def from_transformers(

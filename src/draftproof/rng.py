@@ -86,8 +86,8 @@ class Noise:
     ) -> Float64[np.ndarray, "count"]:
         """`count` numbers in the open interval (0, 1); a longer run begins with the shorter one."""
         bits = np.random.Philox(key=self.seed, counter=[0, position, purpose, attempt])
-        raw = bits.random_raw(count) >> np.uint64(11)
-        uniforms: Float64[np.ndarray, "count"] = (raw + 0.5) * 2.0**-53
+        raw = bits.random_raw(count) >> np.uint64(12)  # 52 bits: adding a half is then exact
+        uniforms: Float64[np.ndarray, "count"] = (raw + 0.5) * 2.0**-52
         return uniforms
 
 
@@ -103,7 +103,8 @@ def inverse_cdf(probs: Probs, uniform: float) -> int:
 def race(probs: Probs, uniforms: Float64[np.ndarray, "vocab"]) -> int:
     """The winner of the exponential race: argmin of E_i / p_i with E_i = -log(uniform_i)."""
     (support,) = np.nonzero(probs)
-    return int(support[np.argmin(-np.log(uniforms[support]) / probs[support])])
+    with np.errstate(over="ignore"):  # a subnormal probability loses, at infinity
+        return int(support[np.argmin(-np.log(uniforms[support]) / probs[support])])
 
 
 class Independent:
@@ -134,7 +135,7 @@ class Independent:
 
     def accept(self, index: int, probability: Real) -> bool:
         """A coin with the given probability of True."""
-        return self._uniform(Purpose.ACCEPT, index) < probability
+        return bool(self._uniform(Purpose.ACCEPT, index) < probability)
 
     def target(self, index: int, law: Law) -> int:
         """The token emitted at `index`, drawn from `law`."""

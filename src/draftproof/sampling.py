@@ -174,7 +174,7 @@ class Standardiser:
         """Penalties, bias and bans; the input itself where nothing applies."""
         settings = self.sampling
         counted = settings.presence_penalty or settings.frequency_penalty
-        bans = self._bans(output)
+        bans = self._bans(output, len(logits))
         if not (bans or settings.logit_bias or counted or settings.repetition_penalty != 1):
             return logits
         scores = logits.copy()
@@ -194,14 +194,16 @@ class Standardiser:
         scores[bans] = -np.inf
         return scores
 
-    def _bans(self, output: Sequence[int]) -> list[int]:
+    def _bans(self, output: Sequence[int], vocab_size: int) -> list[int]:
         """The tokens that may not come next."""
         bans = [s[-1] for s in self.sampling.banned if _ends_with(self.prompt, output, s[:-1])]
+        own: set[int] = set()
         if len(output) < self.min_tokens:
-            bans.extend(self.eos)
+            own |= self.eos
         if not output:
-            bans.extend(self.banned_first)
-        return bans
+            own |= self.banned_first
+        # A model's own settings may name ids that it has no logits for: nothing to ban there.
+        return bans + [token for token in own if 0 <= token < vocab_size]
 
 
 def _narrow(values: Float64[np.ndarray, "tokens"]) -> Float32[np.ndarray, "tokens"]:

@@ -1,15 +1,22 @@
 """Models that transformers runs, behind the ports `Model`, `Session` and `Tokenizer`.
 
-Only the modules of this package import torch and transformers, so importing the package itself
-loads neither.
+Only the modules of this package import torch and transformers, and this file imports neither:
+`pretrained` and `wrap` do so when they are called.
 
 `causal`      decoder-only models
 `seq2seq`     encoder-decoder models: T5, BART, Marian, Whisper
 `tokenizer`   their tokenizers
 `pretrained`  loading all of them from a folder or a GGUF file
+`wrap`        taking over what a user loaded
 `cache`       the cache that makes rewinding free
 `session`     one pass over it, shared by both kinds of model
 `loaded`      what both kinds read off a loaded model
-`gguf_header` what a GGUF file says of itself, read before it is loaded
+`weights`     what a model's files say of themselves, read before they are loaded
+`runtime`     the extra that is needed, and keeping it quiet
 `memory`      allocation failures, and the memory that is there
 """
+
+from draftproof.backends.pretrained import load_model, load_tokenizer
+from draftproof.backends.wrap import tokenizer_beside, wrap_model, wrap_tokenizer
+
+__all__ = ["load_model", "load_tokenizer", "tokenizer_beside", "wrap_model", "wrap_tokenizer"]

@@ -6,8 +6,8 @@ Hugging Face hub) into a path on this machine, fetching and verifying where need
 
 from __future__ import annotations
 
+from draftproof.catalog.disk import Progress, silent
 from draftproof.catalog.entries import ENTRIES, Entry, Wheel, cache_dir
-from draftproof.catalog.fetch import Progress, silent
 from draftproof.catalog.store import Catalog, Status, resolve
 
 __all__ = [

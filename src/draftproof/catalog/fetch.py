@@ -1,33 +1,19 @@
-"""Files over HTTP: resumable, checked, and stopping before the disk is full."""
+"""Files over HTTP: resumable, and checked on arrival."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import shutil
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
 
 import httpx
 
-from draftproof import __version__
-from draftproof.errors import FetchFailed, OutOfDisk
+from draftproof.catalog.disk import sha256_of
+from draftproof.errors import FetchFailed
 
-# Called with (what is being done, bytes done, bytes in all); bytes in all is 0 where unknown.
-Progress: TypeAlias = Callable[[str, int, int], None]
-
-MARGIN = 64 * 2**20  # left free on the disk, so that nothing else on the machine stalls
-CHUNK = 2**20
 PATIENCE = 4  # connections in a row that bring nothing before giving up
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Progress that tells nobody."""
 
 
 def make_client() -> httpx.Client:
@@ -36,69 +22,14 @@ def make_client() -> httpx.Client:
         verify=ssl.create_default_context(),
         timeout=httpx.Timeout(60.0, connect=5.0),
         follow_redirects=True,
-        headers={"User-Agent": f"draftproof/{__version__}", "Accept-Encoding": "identity"},
+        headers={
+            "User-Agent": f"draftproof/{version('draftproof')}",
+            "Accept-Encoding": "identity",
+        },
     )
 
 
-def require_room(folder: Path, need: int, what: str) -> None:
-    """Refuse to start a download that the disk cannot hold.
-
-    Raises:
-        OutOfDisk: Fewer than `need` bytes and a margin are free.
-    """
-    free = shutil.disk_usage(folder).free
-    if free < need + MARGIN:
-        raise _no_room(folder, what, f"{need / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free")
-
-
-def _no_room(folder: Path, what: str, why: str) -> OutOfDisk:
-    return OutOfDisk(
-        f"no room on the disk for {what} in {folder}",
-        why=why,
-        remedy="free some space (`draftproof models remove NAME`), "
-        "or set DRAFTPROOF_CACHE to a folder on another disk",
-    )
-
-
-@contextmanager
-def writing(folder: Path, what: str, clean: Callable[[], None]) -> Iterator[None]:
-    """Turn the operating system's refusals to write into this project's errors.
-
-    Args:
-        folder: Where is written.
-        what: What is written, for the message.
-        clean: Removes what is half-written; called when the disk is full.
-
-    Raises:
-        OutOfDisk: The disk or the quota is full.
-        FetchFailed: The folder cannot be written for another reason.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _DISK_FULL:
-            clean()
-            raise _no_room(folder, what, "the disk became full while writing") from error
-        raise FetchFailed(
-            f"{what} cannot be written to {folder}",
-            why=str(error),
-            remedy="make the folder writable, or set DRAFTPROOF_CACHE to another one",
-        ) from error
-
-
-def sha256_of(path: Path, tell: Callable[[int], None] = lambda done: None) -> str:
-    """Checksum of a file, telling the bytes read so far."""
-    digest = hashlib.sha256()
-    done = 0
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            done += len(chunk)
-            tell(done)
-    return digest.hexdigest()
-
-
-def download(  # noqa: PLR0913 - a file is what, where from, where to, and how it is known
+def download(
     client: httpx.Client,
     url: str,
     part: Path,
@@ -151,9 +82,10 @@ def _until_whole(
         if fruitless:
             time.sleep(0.5 * 2 ** (fruitless - 1))
         try:
-            if _one_connection(client, url, part, before, tell) and size is None:
+            cause = _one_connection(client, url, part, before, tell)
+            if not cause and size is None:
                 return
-            cause = "the connection closed early"
+            cause = cause or "the connection closed early"
         except httpx.TransportError as error:
             cause = str(error) or type(error).__name__
         now = part.stat().st_size if part.exists() else 0
@@ -167,26 +99,26 @@ def _until_whole(
 
 def _one_connection(
     client: httpx.Client, url: str, part: Path, offset: int, tell: Callable[[int], None]
-) -> bool:
-    """Append what one connection brings; False where the server should be asked again."""
+) -> str:
+    """Append what one connection brings; says why where the server should be asked again."""
     headers = {"Range": f"bytes={offset}-"} if offset else {}
     with client.stream("GET", url, headers=headers) as response:
         status = response.status_code
         if status in (408, 429) or status >= 500:
-            return False
+            return f"the server answered with status {status}"
         if status == 416:  # the file is shorter than what we hold: not the same file
             part.unlink()
-            return False
+            return "the server has fewer bytes than were fetched before"
         if status not in (200, 206):
             raise refused(url, status)
         goes_on = status == 206 and offset > 0
         done = offset if goes_on else 0
         with part.open("ab" if goes_on else "wb") as file:
-            for chunk in response.iter_raw(CHUNK):
+            for chunk in response.iter_raw():  # as it comes: a buffer would be lost on a cut
                 file.write(chunk)
                 done += len(chunk)
                 tell(done)
-    return True
+    return ""
 
 
 def refused(url: str, status: int) -> FetchFailed:

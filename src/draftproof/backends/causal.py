@@ -1,0 +1,90 @@
+"""Decoder-only models."""
+
+from __future__ import annotations
+
+from draftproof.backends.cache import RewindableCache, rewindable_layers
+from draftproof.backends.loaded import LoadedModel
+from draftproof.backends.session import CachedSession
+from draftproof.core import Prompt
+from draftproof.errors import EmptyPrompt, InvalidInput, PromptTooLong, UnsupportedModel
+
+
+class CausalModel(LoadedModel):
+    """A decoder-only transformers model as a `Model`.
+
+    Full, sliding-window and chunked attention are rewound exactly. Models with recurrent,
+    convolutional or other state are refused by name.
+
+    Args:
+        model: What `AutoModelForCausalLM` loads, in evaluation mode; it is only read.
+        name: What messages call it; by default where it was loaded from.
+
+    Raises:
+        UnsupportedModel: Its state cannot be rewound, or it is not a decoder-only model.
+    """
+
+    ids_name = "input_ids"
+
+    def open(self, prompt: Prompt) -> CachedSession:
+        """A new session over `prompt`, which is not scored yet.
+
+        Raises:
+            EmptyPrompt: It has no tokens.
+            PromptTooLong: It leaves no room in the context.
+            InvalidInput: It is not token ids, or the model is in training mode.
+        """
+        if not isinstance(prompt, tuple):
+            raise InvalidInput(
+                f"{self.name} was given input features",
+                why="a decoder-only model reads token ids",
+                remedy="pass text or token ids, or use a speech model",
+            )
+        if not prompt:
+            raise EmptyPrompt(
+                f"the prompt for {self.name} holds no tokens",
+                why="the first token's law needs at least one token before it",
+                remedy="pass some text",
+            )
+        limit = self.context_length
+        if limit is not None and len(prompt) > limit:
+            raise PromptTooLong(
+                f"the prompt's {len(prompt)} tokens do not fit in the context of {self.name}",
+                why=f"it reads at most {limit} tokens",
+                remedy="shorten the prompt, or use a model with a longer context",
+            )
+        self._refuse_training()
+        layers, _ = rewindable_layers(self.model.config)
+        cache = RewindableCache(layers)
+        return CachedSession(self.decoder, prompt, cache, cache, {})
+
+    def _shortest_prompt(self) -> Prompt:
+        return (0,)
+
+    def _refuse_unrewindable(self) -> None:
+        if self.model.config.is_encoder_decoder:
+            raise UnsupportedModel(
+                f"{self._name} ({type(self.model).__name__}) is an encoder-decoder model",
+                why="its prompt goes through the encoder",
+                remedy="wrap it in Seq2SeqModel",
+            )
+        if not self.model.can_generate():
+            raise UnsupportedModel(
+                f"{self._name} ({type(self.model).__name__}) does not generate text",
+                why="it has no head that gives the next token's logits from the tokens before it",
+                remedy="load the model with AutoModelForCausalLM",
+            )
+        types = sorted(set(getattr(self.config, "layer_types", None) or ()))
+        if getattr(self.model, "_is_stateful", False):
+            kinds = f" ({', '.join(types)})" if types else ""
+            raise self._refuse(f"has recurrent layers{kinds}, which cannot be rewound")
+        if not {"cache", "past_key_values"} & self._parameters:
+            raise self._refuse("takes no key-value cache")
+        try:
+            _, foreign = rewindable_layers(self.model.config)
+        except (KeyError, ValueError, AttributeError) as error:
+            raise self._refuse(f"has layers of an unknown kind ({', '.join(types)})") from error
+        if foreign:
+            raise self._refuse(
+                f"has layers that cannot be rewound: {', '.join(sorted(foreign))} "
+                f"among {', '.join(types)}"
+            )

@@ -1,0 +1,72 @@
+"""transformers' tokenizers behind the port `Tokenizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from draftproof.errors import InvalidInput, UnsupportedModel
+
+
+class TransformersTokenizer:
+    """A tokenizer, or the tokenizer of a processor (Whisper's), as a `Tokenizer`.
+
+    Args:
+        tokenizer: What `AutoTokenizer` or `AutoProcessor` loads; it is only read.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text`, with the special tokens that the tokenizer adds by default."""
+        return tuple(self.tokenizer(text, verbose=False)["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; special tokens and ids outside the vocabulary give nothing."""
+        known = [token for token in ids if token in self._ids]
+        text: str = self.tokenizer.decode(
+            known, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Token ids of a conversation, ready for the answer.
+
+        Raises:
+            UnsupportedModel: The tokenizer has no chat template.
+            InvalidInput: The template refuses the messages.
+        """
+        if not self.tokenizer.chat_template:
+            raise UnsupportedModel(
+                f"the tokenizer of {self.tokenizer.name_or_path or 'this model'} has no chat "
+                "template",
+                why="nothing says how the model wants a conversation written",
+                remedy="pass plain text instead, or use a model that was tuned for chat",
+            )
+        from jinja2 import TemplateError
+
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+        except TemplateError as error:
+            raise InvalidInput(
+                "the model's chat template refuses the messages",
+                why=str(error),
+                remedy="change the roles or their order",
+            ) from error
+        return tuple(ids)
+
+    @cached_property
+    def vocabulary(self) -> Mapping[str, int]:
+        """The id of every token string, special tokens included."""
+        return dict(self.tokenizer.get_vocab())
+
+    @cached_property
+    def _ids(self) -> frozenset[int]:
+        return frozenset(self.vocabulary.values())

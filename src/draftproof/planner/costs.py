@@ -1,0 +1,259 @@
+"""What a pass costs on this machine: seconds as a function of the tokens scored, t(n).
+
+The paper takes t(n) = t(1), which holds where reading the weights dominates. Elsewhere it does not,
+so it is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeAlias
+
+import numpy as np
+
+from draftproof.core import Prompt, Verdict
+from draftproof.errors import InvalidSetting
+from draftproof.ports import Drafter, Model, Standardise
+from draftproof.rng import Independent, Noise
+from draftproof.sampling import Sampling, Standardiser
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+
+Clock: TypeAlias = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds per pass at some sizes: `curve(n)` for any n of at least 1.
+
+    Linear between the sizes; beyond the last it goes on with the last slope, which is taken as 0
+    where it falls. Nothing is made monotone: kernels work in tiles, and a larger pass may well be
+    the cheaper one.
+
+    Args:
+        sizes: Tokens per pass, rising from 1.
+        seconds: The median at each size.
+        samples: The measurements, one row per repeat and one column per size; may be empty.
+
+    Raises:
+        InvalidSetting: The sizes do not rise from 1, or a time is not above 0.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    samples: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        rising = self.sizes[:1] == (1,) and list(self.sizes) == sorted(set(self.sizes))
+        if not rising or len(self.sizes) != len(self.seconds) or min(self.seconds) <= 0:
+            raise InvalidSetting(
+                f"a cost curve with sizes {self.sizes} and seconds {self.seconds}",
+                why="it is compared with plain decoding, one token per pass",
+                remedy="measure at rising sizes that begin with 1",
+            )
+
+    def __call__(self, n: int) -> float:
+        """Seconds of a pass over n tokens."""
+        right = bisect_left(self.sizes, n)
+        if right < len(self.sizes) and self.sizes[right] == n:
+            return self.seconds[right]
+        if len(self.sizes) == 1:
+            return self.seconds[0]
+        beyond = right == len(self.sizes)
+        right = min(right, len(self.sizes) - 1)
+        low, high = self.sizes[right - 1], self.sizes[right]
+        slope = (self.seconds[right] - self.seconds[right - 1]) / (high - low)
+        if beyond:
+            return self.seconds[right] + max(slope, 0.0) * (n - high)
+        return self.seconds[right - 1] + slope * (n - low)
+
+    @classmethod
+    def of_samples(
+        cls, sizes: tuple[int, ...], samples: tuple[tuple[float, ...], ...]
+    ) -> CostCurve:
+        """The curve of the medians over repeats; `samples[r][i]` belongs to `sizes[i]`."""
+        return cls(sizes, tuple(median(column) for column in zip(*samples, strict=True)), samples)
+
+    def resampled(self, rng: np.random.Generator) -> CostCurve:
+        """The curve that other repeats might have given (bootstrap).
+
+        Whole repeats are drawn, so that a slow spell of the machine stays in all sizes at once.
+        """
+        if not self.samples:
+            return self
+        rows = rng.integers(len(self.samples), size=len(self.samples))
+        return CostCurve.of_samples(self.sizes, tuple(self.samples[int(row)] for row in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a target and a drafter cost.
+
+    Args:
+        curve: The target's passes.
+        draft_samples: Measured seconds per drafted token, one or more.
+
+    Raises:
+        InvalidSetting: There is no draft cost, or one is negative.
+    """
+
+    curve: CostCurve
+    draft_samples: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.draft_samples or min(self.draft_samples) < 0:
+            raise InvalidSetting(
+                f"draft costs {self.draft_samples}",
+                why="what a draft costs decides how long it should be",
+                remedy="measure one or more; 0 is a cost",
+            )
+
+    @property
+    def draft_seconds(self) -> float:
+        """Seconds per drafted token: the median."""
+        return median(self.draft_samples)
+
+    @property
+    def ratio(self) -> float:
+        """The paper's c: a drafted token's cost over a plain pass's."""
+        return self.draft_seconds / self.curve(1)
+
+    def resampled(self, rng: np.random.Generator) -> Costs:
+        """The costs that other repeats might have given (bootstrap)."""
+        samples = rng.choice(self.draft_samples, len(self.draft_samples))
+        return Costs(self.curve.resampled(rng), tuple(samples.tolist()))
+
+
+def measure_costs(
+    target: Model,
+    drafter: Drafter,
+    prompt: Prompt | None = None,
+    standardise: Standardise | None = None,
+    *,
+    repeats: int = 5,
+    budget: float | None = None,
+    clock: Clock = time.perf_counter,
+) -> Costs:
+    """Time a target's passes and a drafter's drafts.
+
+    Args:
+        target: The target.
+        drafter: The drafter.
+        prompt: What both start from; some 32 token ids by default.
+        standardise: Sampling settings for the drafts; greedy by default.
+        repeats: As in `measure` and `draft_cost`.
+        budget: As in `measure`.
+        clock: The time in seconds.
+    """
+    if prompt is None:
+        prompt = tuple(i % target.vocab_size for i in range(32))
+    if standardise is None:
+        standardise = Standardiser(Sampling())
+    curve = measure(target, prompt, repeats=repeats, budget=budget, clock=clock)
+    return Costs(curve, draft_cost(drafter, prompt, standardise, repeats=repeats, clock=clock))
+
+
+def measure(
+    model: Model,
+    prompt: Prompt,
+    *,
+    sizes: Sequence[int] = SIZES,
+    repeats: int = 5,
+    budget: float | None = None,
+    clock: Clock = time.perf_counter,
+) -> CostCurve:
+    """Time passes of a model behind a prompt.
+
+    Each size is warmed up once. Then the sizes take turns, so that whatever else the machine does
+    meets all of them alike.
+
+    Args:
+        model: The model.
+        prompt: What stands in the cache; its own tokens are scored again as the passes' tokens.
+        sizes: Tokens per pass, rising from 1. Those that the context has no room for are left out.
+        repeats: Timed passes per size, at least 1.
+        budget: No repeat begins after this many seconds of timed passes; the first always runs.
+        clock: The time in seconds.
+
+    Raises:
+        InvalidSetting: `repeats` is below 1, or the sizes do not rise from 1.
+    """
+    _check_repeats(repeats)
+    session = model.open(prompt)
+    try:
+        *cached, last = session.prefix
+        if cached:
+            session.score(cached, keep=0)
+        context = model.context_length
+        fitting = tuple(n for n in sizes if context is None or len(cached) + n <= context)
+
+        def one_pass(n: int) -> float:
+            tokens = [last, *(session.prefix[i % len(session.prefix)] for i in range(n - 1))]
+            start = clock()
+            session.score(tokens, keep=n)
+            seconds = clock() - start
+            session.rewind(len(cached))
+            return seconds
+
+        for n in fitting:
+            one_pass(n)
+        samples: list[tuple[float, ...]] = []
+        began = clock()
+        while len(samples) < repeats:
+            samples.append(tuple(one_pass(n) for n in fitting))
+            if budget is not None and clock() - began > budget:
+                break
+        return CostCurve.of_samples(fitting, tuple(samples))
+    finally:
+        session.close()
+
+
+def draft_cost(
+    drafter: Drafter,
+    prompt: Prompt,
+    standardise: Standardise,
+    *,
+    tokens: int = 4,
+    repeats: int = 5,
+    clock: Clock = time.perf_counter,
+) -> tuple[float, ...]:
+    """Seconds per drafted token, once per repeat: the draft's passes and the sampling from them.
+
+    Args:
+        drafter: Any drafter. One that finds nothing is charged its call over `tokens`.
+        prompt: The request's prompt.
+        standardise: The request's sampling settings, as in `Drafter.begin`.
+        tokens: Tokens asked for per draft.
+        repeats: Timed drafts, at least 1, after one that is not timed.
+        clock: The time in seconds.
+
+    Raises:
+        InvalidSetting: `repeats` is below 1.
+    """
+    _check_repeats(repeats)
+    proposer = drafter.begin(prompt, standardise)
+    try:
+        samples = []
+        for attempt in range(repeats + 1):
+            stream = Independent(Noise(0), start=0, attempt=attempt)
+            start = clock()
+            draft = proposer.draft((), tokens, stream)
+            seconds = clock() - start
+            proposer.observe(Verdict(0, 0, "residual"))  # rejected: the next one starts alike
+            samples.append(seconds / (len(draft) or tokens))
+        return tuple(samples[1:])
+    finally:
+        proposer.close()
+
+
+def _check_repeats(repeats: int) -> None:
+    if repeats < 1:
+        raise InvalidSetting(
+            f"repeats is {repeats}",
+            why="a cost that is not measured is not known",
+            remedy="set repeats to 1 or more",
+        )

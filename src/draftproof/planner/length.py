@@ -1,0 +1,268 @@
+"""How many tokens to draft: a fixed number, or the one that pays best by what was measured.
+
+`Auto` maximises Theorem 3.8 (section 3.5), zero included, over the measured cost curve and the
+running acceptance rate. Three things are learned from the rounds of the request, and from nothing
+else:
+
+acceptance
+    Each drafted round adds its accepted tokens as successes and, where one was rejected, one
+    failure; the rate is their share (the maximum-likelihood estimate of a geometric length that is
+    cut off at the draft length). Older counts are discounted, the assumed ones that it starts from
+    too. Rounds without a draft teach nothing.
+costs
+    The measured curve and draft cost are starting points. A pass's size gets half of each
+    surprise, and all sizes together the other half, on a log scale in small clipped steps, so that
+    one stall moves little.
+balance
+    What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
+    `RATE` and what it would have cost plainly, every round takes what it did cost, and `CAP` bounds
+    it, so that old gains cannot pay for long losses. A length whose worst case (nothing accepted)
+    is more than the balance is not chosen. So speculation can lose `START` plain passes and `RATE`
+    of plain time, and no more, as far as the costs are known.
+
+Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
+most `PROBE_RATE` of them; the wait doubles with each failure, up to 4 times. Where not even an
+acceptance rate of `HOPE` would pay, it does not probe.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from draftproof import theory
+from draftproof.core import Round
+from draftproof.errors import InvalidSetting
+from draftproof.planner.costs import Costs
+from draftproof.ports import LengthPolicy
+
+START = 2.0
+RATE = 0.02
+CAP = 10.0
+PROBE_RATE = 0.01
+MOST_PATIENCE = 4
+HOPE = 0.9
+
+_WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
+_KEEP = 0.95  # what a round leaves of the older counts
+_PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
+_STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
+_SURPRISE = 0.5  # the largest surprise, in natural logarithms
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same length in every round.
+
+    Args:
+        tokens: The draft length; 0 is plain decoding.
+
+    Raises:
+        InvalidSetting: It is negative.
+    """
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _check("draft length", self.tokens, self.tokens >= 0, "0 or more")
+
+    def begin(self) -> LengthPolicy:
+        """Itself: it learns nothing."""
+        return self
+
+    def length(self) -> int:
+        """The number."""
+        return self.tokens
+
+    def observe(self, round: Round) -> None:
+        """Nothing to learn."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """It never switches."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """The length that pays best, zero included; see the module's text.
+
+    Args:
+        costs: What target and drafter cost, as measured.
+        limit: The longest draft.
+        acceptance: The acceptance rate assumed before the first draft, in (0, 1).
+        weight: How many tokens that assumption counts for, above 0.
+
+    Raises:
+        InvalidSetting: A value is out of range.
+    """
+
+    costs: Costs
+    limit: int = 16
+    acceptance: float = 0.7
+    weight: float = 4.0
+
+    def __post_init__(self) -> None:
+        _check("limit", self.limit, self.limit >= 1, "1 or more")
+        _check("acceptance", self.acceptance, 0 < self.acceptance < 1, "between 0 and 1")
+        _check("weight", self.weight, self.weight > 0, "above 0")
+
+    def begin(self) -> LengthPolicy:
+        """A policy that knows nothing of other requests."""
+        return AutoPolicy(self)
+
+
+class RunningCosts:
+    """Costs that follow what rounds really take."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._curve = costs.curve
+        self._all = 0.0
+        self._own: dict[int, float] = {}
+        self.draft_seconds = costs.draft_seconds
+
+    def passes(self, n: int) -> float:
+        """Seconds of a round's pass over n tokens and of the decision after it."""
+        return self._curve(n) * math.exp(self._all + self._own.get(n, 0.0))
+
+    def observe(self, round: Round) -> None:
+        """Correct the curve, and the draft's cost where something was drafted."""
+        n = round.scored
+        seconds = round.score_seconds + round.verify_seconds
+        step = _STEP * _surprise(seconds, self.passes(n))
+        self._all += step
+        self._own[n] = self._own.get(n, 0.0) + step
+        if round.drafted:
+            seconds = round.draft_seconds / round.drafted
+            self.draft_seconds *= math.exp(2 * _STEP * _surprise(seconds, self.draft_seconds))
+
+    def worst(self, length: int) -> float:
+        """What a draft of `length` loses where nothing is accepted, in plain passes."""
+        seconds = length * self.draft_seconds + self.passes(length + 1)
+        return max(seconds / self.passes(1) - 1, 0.0)
+
+
+class AutoPolicy:
+    """One request's running choice. `acceptance` is the rate that it goes by."""
+
+    def __init__(self, auto: Auto) -> None:
+        self._limit = auto.limit
+        self._costs = RunningCosts(auto.costs)
+        self._accepted = auto.acceptance * auto.weight
+        self._rejected = (1 - auto.acceptance) * auto.weight
+        self._balance = START
+        self._rounds = 0
+        self._plain = 0  # rounds since the last draft, while switched off
+        self._patience = 1
+        self._reasons: list[str] = []
+        self._on = True
+        self._length = 0
+        self._choose()
+
+    @property
+    def acceptance(self) -> float:
+        """The acceptance rate by the discounted counts."""
+        return self._accepted / (self._accepted + self._rejected)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """When and why speculation was switched off and on."""
+        return tuple(self._reasons)
+
+    def length(self) -> int:
+        """The best affordable length; while switched off 0, or a probe's."""
+        return self._length
+
+    def observe(self, round: Round) -> None:
+        """Learn costs, balance and acceptance, and choose the next length."""
+        self._rounds += 1
+        self._costs.observe(round)
+        plain = self._costs.passes(1)
+        self._balance += round.emitted * (1 + RATE) - round.seconds / plain
+        self._balance = min(self._balance, CAP)
+        if round.drafted:
+            self._learn(round.drafted, round.accepted)
+        else:
+            self._plain += 1
+        self._choose(drafted=round.drafted > 0)
+
+    def _learn(self, drafted: int, accepted: int) -> None:
+        keep = _KEEP
+        if not self._on:
+            keep = min(keep, _PROBED / (self._accepted + self._rejected))
+        self._accepted = keep * self._accepted + accepted
+        self._rejected = keep * self._rejected + (accepted < drafted)
+
+    def _choose(self, drafted: bool = True) -> None:
+        """Set the next length, switching off and on where that follows."""
+        if self._on:
+            self._length = self._best(self.acceptance, self._affordable())
+            if self._length == 0:
+                self._switch_off()
+        elif drafted:  # a probe came back
+            self._length = self._best(self.acceptance, self._affordable())
+            if self._length > 0:
+                self._switch_on()
+            else:
+                self._patience = min(2 * self._patience, MOST_PATIENCE)
+                self._plain = 0
+        else:
+            self._length = self._probe()
+
+    def _best(self, acceptance: float, limit: int) -> int:
+        """The best length up to `limit`; 0 where none is worth it."""
+        costs = self._costs
+        best = theory.best_length(acceptance, limit, costs.passes, costs.draft_seconds)
+        gain = theory.speedup(acceptance, best, costs.passes, costs.draft_seconds)
+        return best if gain >= _WORTH else 0
+
+    def _affordable(self) -> int:
+        """The longest length whose worst case the balance covers."""
+        lengths = range(self._limit, 0, -1)
+        return next((n for n in lengths if self._costs.worst(n) <= self._balance), 0)
+
+    def _probe(self) -> int:
+        """The length of a probe if one is due and affordable, else 0."""
+        length = self._best(HOPE, self._limit)
+        worst = self._costs.worst(length)
+        due = self._plain >= max(1.0, worst / PROBE_RATE) * self._patience
+        return length if due and worst <= self._balance else 0
+
+    def _switch_off(self) -> None:
+        self._on = False
+        self._plain = 0
+        self._patience = 1
+        costs = self._costs
+        ratio = costs.draft_seconds / costs.passes(1)
+        if self._best(HOPE, self._limit) == 0:
+            why = f"a drafted token costs {ratio:.2f} of a plain one: even good drafts do not pay"
+        elif self._best(self.acceptance, self._limit) > 0:
+            why = f"it is {START - self._balance:.1f} plain passes behind plain decoding"
+        else:
+            why = f"acceptance {self.acceptance:.2f} does not pay for drafts at {ratio:.2f} a token"
+        self._reasons.append(f"speculation switched off {self._when()}: {why}")
+
+    def _switch_on(self) -> None:
+        self._on = True
+        self._reasons.append(
+            f"speculation switched on {self._when()}: acceptance {self.acceptance:.2f} in a probe"
+        )
+
+    def _when(self) -> str:
+        return f"after round {self._rounds}" if self._rounds else "before the first round"
+
+
+def _surprise(seconds: float, expected: float) -> float:
+    """The logarithm of how far off a cost was, clipped; 0 where there is no such number."""
+    if seconds <= 0 or expected <= 0:
+        return 0.0
+    return min(max(math.log(seconds / expected), -_SURPRISE), _SURPRISE)
+
+
+def _check(name: str, value: float, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise InvalidSetting(
+            f"{name} is {value}",
+            why="the draft length is chosen from it",
+            remedy=f"set {name} to {allowed}",
+        )

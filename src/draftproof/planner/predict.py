@@ -1,0 +1,159 @@
+"""The speed-up beforehand: measured costs and the acceptance of a few prompts, put together.
+
+Theorem 3.8 with a measured t(n) and, in place of the i.i.d. acceptance rate, the acceptance of each
+round at each length: a round that accepted a of d drafted tokens would have accepted min(a, g) of
+min(d, g) at a shorter length g. (The later rounds would have begun elsewhere; that is left out.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftproof.errors import InvalidSetting
+from draftproof.planner.costs import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun:
+    """One prompt decoded at a fixed draft length: (drafted, accepted) of every round."""
+
+    rounds: tuple[tuple[int, int], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Emitted tokens."""
+        return sum(accepted + 1 for _, accepted in self.rounds)
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of drafted tokens that were looked at and kept; None if none was drafted."""
+        accepted = sum(a for _, a in self.rounds)
+        tried = accepted + sum(a < d for d, a in self.rounds)
+        return accepted / tried if tried else None
+
+    def seconds_per_token(self, length: int, costs: Costs, overhead: float) -> float:
+        """Seconds per emitted token at `length`, at most the one that the run was made with."""
+        draft_seconds = costs.draft_seconds
+        seconds = tokens = 0.0
+        for d, a in self.rounds:
+            drafted = min(d, length)
+            seconds += drafted * draft_seconds + costs.curve(drafted + 1) + overhead
+            tokens += min(a, length) + 1
+        return seconds / tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The speed-up over plain decoding at one draft length, with its interval."""
+
+    length: int
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is expected of a pair on this machine.
+
+    `predictions` begins with length 0, plain decoding. `acceptance` has its interval beside it;
+    all three are None where nothing was drafted. `cost_ratio` is the paper's c.
+    """
+
+    predictions: tuple[Prediction, ...]
+    acceptance: float | None
+    acceptance_low: float | None
+    acceptance_high: float | None
+    cost_ratio: float
+
+    @property
+    def best(self) -> Prediction:
+        """The length with the highest predicted speed-up; the shortest among equals."""
+        return max(self.predictions, key=lambda p: p.speedup)
+
+
+def predict(
+    costs: Costs,
+    runs: Sequence[PromptRun],
+    rng: np.random.Generator,
+    *,
+    overhead: float = 0.0,
+    future: int | None = None,
+    drift: float = 0.03,
+    resamples: int = 1000,
+) -> Plan:
+    """Predict the speed-up at every draft length up to the one that the runs were made with.
+
+    The 95 % interval is one for a *measurement* of the speed-up on other prompts of the kind. It
+    comes from a bootstrap: prompts are drawn from those at hand, and `future` prompts from these;
+    the repeats of the cost curve and of the draft's cost are drawn anew; and the ratio of two times
+    measured apart is off by `drift`.
+
+    Args:
+        costs: What target and drafter cost; the samples in it give its uncertainty.
+        runs: The prompts' rounds, at least one run with a round; they weigh by their tokens.
+        rng: Draws the bootstrap.
+        overhead: Seconds per round, plain or not, beside the passes: the decision, the loop.
+        future: Prompts that the speed-up is going to be measured on; as many as `runs` by default.
+        drift: Relative standard deviation of a speed-up measured again.
+        resamples: Bootstrap draws.
+
+    Raises:
+        InvalidSetting: No run has a round.
+    """
+    runs = [run for run in runs if run.rounds]
+    if not runs:
+        raise InvalidSetting(
+            "no prompt was decoded",
+            why="the acceptance of some prompts is what a prediction starts from",
+            remedy="pass at least one run with a round",
+        )
+    longest = max(d for run in runs for d, _ in run.rounds)
+    lengths = range(longest + 1)
+    edges = (0.025, 0.975)
+    everyone = np.arange(len(runs))
+    point = _speedups(runs, everyone, lengths, costs, overhead)
+    draws = np.empty((resamples, len(lengths)))
+    rates: list[float] = []
+    for i in range(resamples):
+        known = rng.choice(everyone, len(runs))
+        met = rng.choice(known, future or len(runs))
+        draws[i] = _speedups(runs, met, lengths, costs.resampled(rng), overhead)
+        draws[i, 1:] *= np.exp(drift * rng.standard_normal())
+        rate = _acceptance([runs[int(k)] for k in known])
+        if rate is not None:
+            rates.append(rate)
+    lows, highs = np.quantile(draws, edges, axis=0)
+    low, high = (float(x) for x in np.quantile(rates, edges)) if rates else (None, None)
+    return Plan(
+        tuple(Prediction(g, float(point[g]), float(lows[g]), float(highs[g])) for g in lengths),
+        _acceptance(runs),
+        low,
+        high,
+        costs.ratio,
+    )
+
+
+def _speedups(
+    runs: Sequence[PromptRun],
+    chosen: np.ndarray,
+    lengths: Sequence[int],
+    costs: Costs,
+    overhead: float,
+) -> np.ndarray:
+    """The speed-up at each length over the chosen prompts, each weighed by its tokens."""
+    plain = costs.curve(1) + overhead
+    weights = np.array([runs[int(k)].tokens for k in chosen], dtype=np.float64)
+    per_token = np.array(
+        [[runs[int(k)].seconds_per_token(g, costs, overhead) for k in chosen] for g in lengths]
+    )
+    speedups: np.ndarray = plain * weights.sum() / (per_token @ weights)
+    return speedups
+
+
+def _acceptance(runs: Sequence[PromptRun]) -> float | None:
+    """The acceptance rate over all rounds of the runs."""
+    return PromptRun(tuple(r for run in runs for r in run.rounds)).acceptance
