@@ -195,10 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result["modes"] = speed(target, draft, prompts, given.tokens)  # in the last dtype, bfloat16
     result["seconds"] = perf_counter() - started
     result["provenance"] = provenance({"target": given.target, "draft": given.draft})
-    print(json.dumps(result))
     path = write_result("gpu", result, given.output)
     if path is not None:
         print(f"written to {path}", file=sys.stderr)
+    print(json.dumps(result))
     return 0 if all(part["passed"] for part in result["parity"].values()) else 1
 
 

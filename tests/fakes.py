@@ -295,8 +295,8 @@ class FakeTokenizer:
         special = {string: i for i, string in enumerate(self.SPECIAL)}
         return special | {piece.decode("latin-1"): i for piece, i in self._ids.items()}
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        ids = [self.bos] if self._bos else []
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        ids = [self.bos] if self._bos and special else []
         data = text.encode()
         while data:
             for size in range(min(self._longest, len(data)), 0, -1):

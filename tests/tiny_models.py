@@ -22,7 +22,7 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
-    "initializer_range": 0.3,
+    "initializer_range": 0.2,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
@@ -83,7 +83,7 @@ def gpt2(seed: int = 0, **settings: Any) -> Any:
             "n_layer": 2,
             "n_head": 4,
             "n_positions": 128,
-            "initializer_range": 0.3,
+            "initializer_range": 0.2,
             "bos_token_id": 1,
             "eos_token_id": 2,
             **settings,
@@ -100,11 +100,35 @@ def bloom(seed: int = 0, **settings: Any) -> Any:
             "hidden_size": 32,
             "n_layer": 2,
             "n_head": 4,
-            "initializer_range": 0.3,
+            "initializer_range": 0.2,
             **settings,
         }
     )
     return _made(transformers.BloomForCausalLM, config, seed)
+
+
+def gpt_neox(seed: int = 0, **settings: Any) -> Any:
+    """Attention and feed-forward side by side; its configuration says it is no decoder."""
+    sizes = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"}
+    config = transformers.GPTNeoXConfig(**{**sizes, **settings})
+    return _made(transformers.GPTNeoXForCausalLM, config, seed)
+
+
+def gemma3n(seed: int = 0) -> Any:
+    """The last two layers read the keys of the layers before them."""
+    config = transformers.Gemma3nTextConfig(
+        **{**SIZES, "num_hidden_layers": 4},
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB,
+        laurel_rank=4,
+        altup_num_inputs=2,
+        activation_sparsity_pattern=None,
+    )
+    return _made(transformers.Gemma3nForCausalLM, config, seed)
 
 
 def mamba(seed: int = 0) -> Any:
@@ -129,7 +153,6 @@ def jamba(seed: int = 0) -> Any:
         attn_layer_offset=1,
         num_experts=1,
         expert_layer_period=2,
-        use_mamba_kernels=False,
         mamba_d_state=4,
         mamba_dt_rank=2,
     )
@@ -168,7 +191,7 @@ def t5(seed: int = 0, **settings: Any) -> Any:
             "d_ff": 48,
             "num_layers": 2,
             "num_heads": 4,
-            "initializer_factor": 2.0,
+            "initializer_factor": 1.0,
             "decoder_start_token_id": 0,
             "eos_token_id": 1,
             **settings,
@@ -183,11 +206,12 @@ def bart(seed: int = 0, **settings: Any) -> Any:
             **SEQ2SEQ_SIZES,
             "max_position_embeddings": 64,
             "decoder_start_token_id": 2,
-            "forced_bos_token_id": 1,
             **settings,
         }
     )
-    return _made(transformers.BartForConditionalGeneration, config, seed)
+    model = _made(transformers.BartForConditionalGeneration, config, seed)
+    model.generation_config.forced_bos_token_id = 1
+    return model
 
 
 def marian(seed: int = 0, **settings: Any) -> Any:
@@ -235,6 +259,7 @@ CAUSAL: dict[str, Callable[..., Any]] = {
     "gemma3": gemma3,
     "gpt2": gpt2,
     "bloom": bloom,
+    "gpt_neox": gpt_neox,
 }
 SEQ2SEQ: dict[str, Callable[..., Any]] = {
     "t5": t5,
@@ -242,3 +267,21 @@ SEQ2SEQ: dict[str, Callable[..., Any]] = {
     "marian": marian,
     "whisper": whisper,
 }
+
+
+def tokenizer(**settings: Any) -> Any:
+    """Bytes as tokens, after <pad>, <s> and </s>; text begins with <s>."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    special = ["<pad>", "<s>", "</s>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*special, *letters])}
+    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>", **settings
+    )

@@ -198,10 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
         ),
         "provenance": provenance({"target": given.target, "draft": given.draft}),
     }
-    print(json.dumps(result, ensure_ascii=False))
     path = write_result("peers", result, given.output)
     if path is not None:
         print(f"written to {path}", file=sys.stderr)
+    print(json.dumps(result, ensure_ascii=False))
     return result
 
 

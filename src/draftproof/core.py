@@ -6,11 +6,28 @@ All are frozen. Shapes stand in the annotations and are checked while the tests 
 from __future__ import annotations
 
 import numbers
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+
+# The names of shapes, for every module. Only type checkers and the tests' checks read shapes, and
+# jaxtyping would be a third of the time that importing this package takes.
+if TYPE_CHECKING or "jaxtyping" in sys.modules:
+    from jaxtyping import Float32 as Float32  # noqa: PLC0414
+    from jaxtyping import Float64 as Float64  # noqa: PLC0414
+    from jaxtyping import Int64 as Int64  # noqa: PLC0414
+    from jaxtyping import Shaped as Shaped  # noqa: PLC0414
+else:
+
+    class _Unchecked:
+        """`Float32[np.ndarray, "rows vocab"]` is then plainly `np.ndarray`."""
+
+        def __class_getitem__(cls, item: tuple[type, str]) -> type:
+            return item[0]
+
+    Float32 = Float64 = Int64 = Shaped = _Unchecked
 
 Logits: TypeAlias = Float32[np.ndarray, "rows vocab"]
 LogitRow: TypeAlias = Float32[np.ndarray, "vocab"]

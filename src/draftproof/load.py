@@ -152,8 +152,7 @@ def modelless(name: str, given: Any, target: Model) -> Drafter | None:
     if name == "ngram":
         return NGram.load(Path(given)) if isinstance(given, (str, Path)) else NGram()
     raise InvalidSetting(
-        f"no drafter is called {name!r}"
-        + (" without a draft model" if name == "model" else ""),
+        f"no drafter is called {name!r}" + (" without a draft model" if name == "model" else ""),
         why="something has to make the drafts",
         remedy="use lookup, ngram or none, name a draft model, or pass a Drafter",
     )

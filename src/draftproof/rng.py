@@ -22,9 +22,8 @@ from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
 
-from draftproof.core import Law, PointMass, Probs, Real
+from draftproof.core import Float64, Law, PointMass, Probs, Real
 from draftproof.errors import InvalidSetting
 
 SEEDS = 2**64
@@ -102,9 +101,8 @@ def inverse_cdf(probs: Probs, uniform: float) -> int:
 
 def race(probs: Probs, uniforms: Float64[np.ndarray, "vocab"]) -> int:
     """The winner of the exponential race: argmin of E_i / p_i with E_i = -log(uniform_i)."""
-    (support,) = np.nonzero(probs)
-    with np.errstate(over="ignore"):  # a subnormal probability loses, at infinity
-        return int(support[np.argmin(-np.log(uniforms[support]) / probs[support])])
+    with np.errstate(divide="ignore", over="ignore"):  # p_i of 0, or nearly: never the winner
+        return int(np.argmax(np.log(uniforms) / probs))
 
 
 class Independent:
@@ -163,7 +161,7 @@ class Shared:
             position = self._start + index
             field = self._noise.uniforms(Purpose.RACE, position, len(law.probs))
             self._fields[index] = field
-        return race(law.probs, field)
+        return race(law.probs, field[: len(law.probs)])
 
     def draft(self, index: int, law: Law) -> int:
         """The drafter's choice at the round's `index`-th token."""

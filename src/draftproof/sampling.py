@@ -20,9 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
 
-from draftproof.core import Dense, Law, LogitRow, PointMass
+from draftproof.core import Dense, Float32, Float64, Int64, Law, LogitRow, PointMass
 from draftproof.errors import InvalidSetting
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -306,7 +305,7 @@ def nucleus(
 
 def log_softmax(logits: LogitRow) -> Float64[np.ndarray, "vocab"]:
     """The model's own log-probabilities, before any sampling setting."""
-    wide = logits.astype(np.float64)
+    wide: Float64[np.ndarray, "vocab"] = logits.astype(np.float64)
     wide -= wide.max()
-    logs: Float64[np.ndarray, "vocab"] = wide - np.log(np.exp(wide).sum())
-    return logs
+    wide -= np.log(np.exp(wide).sum())
+    return wide

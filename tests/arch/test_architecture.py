@@ -107,6 +107,16 @@ def test_every_raise_of_ours_gives_why_and_remedy() -> None:
                 assert {"why", "remedy"} <= given, f"{path.name}:{node.lineno}"
 
 
+def test_no_generator_but_the_addressed_noise() -> None:
+    """The global generators are never touched: nothing imports `random` or draws from NumPy's."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert "random" not in [alias.name for alias in node.names], path
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "np.random":
+                assert node.attr in ("Philox", "Generator", "default_rng"), path
+
+
 def test_version_equals_changelog() -> None:
     newest = re.search(r"^## \[?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None

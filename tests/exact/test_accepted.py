@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from enumeration import Case, Rule, accepted_tokens, cases, dense, draft_from, prefixes, round_law
+from enumeration import Rule, accepted_tokens, dense, draft_from, round_law
+from lawcases import Case, cases, prefixes
 
 from draftproof import theory
 from draftproof.verify import block, coupled, token

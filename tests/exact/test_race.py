@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -11,10 +12,8 @@ import numpy as np
 import pytest
 from chances import miss_rate, p_value
 from enumeration import (
-    Case,
     Prefix,
     SharedReplay,
-    cases,
     decode,
     dense,
     draft_from,
@@ -27,10 +26,11 @@ from enumeration import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lawcases import Case, cases
 
 from draftproof import theory
 from draftproof.core import Dense, Draft, Law
-from draftproof.rng import Noise, Purpose, Shared, race
+from draftproof.rng import Independent, Noise, Purpose, Shared, race
 from draftproof.verify import coupled
 
 CASES = cases()
@@ -142,10 +142,11 @@ def test_later_rounds_may_meet_noise_that_the_drafter_saw(case: Case) -> None:
 FLOAT_CASES = [c.as_floats() for c in CASES if c.g == 3 and c.vocab > 2]
 
 
-def plain(case: Case, noise: Noise, length: int) -> Prefix:
+def plain(case: Case, noise: Callable[[int, int], Any], length: int) -> Prefix:
+    """A round for every token, with nothing drafted."""
     output: Prefix = ()
     while len(output) < length:
-        output = (*output, Shared(noise, len(output)).target(0, case.target[output]))
+        output = (*output, noise(len(output), len(output)).target(0, case.target[output]))
     return output
 
 
@@ -166,14 +167,21 @@ def test_the_text_is_plain_decodings_for_any_drafter(
         return Shared(Noise(seed), start)
 
     output, _ = decode(coupled, target.target, drafter.draft, g, 4, shared)
-    assert output == plain(target, Noise(seed), 4)
+    assert output == plain(target, shared, 4)
 
 
-def test_private_noise_would_not_give_the_same_text() -> None:
-    """The control: a drafter with another seed changes nothing, a target with another one does."""
+def test_fresh_noise_does_not_give_the_same_text() -> None:
+    """The control: noise with the attempt in its address ties the text to the rounds."""
     case = next(c for c in FLOAT_CASES if c.name == "dense")
-    texts = {plain(case, Noise(seed), 4) for seed in range(20)}
-    assert len(texts) > 10
+    different = 0
+    for seed in range(20):
+
+        def fresh(start: int, attempt: int) -> Any:
+            return Independent(Noise(seed), start, attempt)  # noqa: B023 used at once
+
+        output, _ = decode(coupled, case.target, case.draft, 3, 4, fresh)
+        different += output != plain(case, fresh, 4)
+    assert different > 5
 
 
 def test_example_of_a_distance() -> None:

@@ -8,23 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 from enumeration import (
-    Case,
     Prefix,
     Replay,
     RequestReplay,
     Rule,
     Tree,
-    cases,
     decode,
     dense,
     distance,
     draft_from,
     law_of,
     output_law,
-    prefixes,
     round_law,
     target_law,
 )
+from lawcases import Case, cases, prefixes
 
 from draftproof.core import Dense, Draft, PointMass
 from draftproof.verify import block, coupled, token

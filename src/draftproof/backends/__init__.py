@@ -13,6 +13,7 @@ Only the modules of this package import torch and transformers, and this file im
 `loaded`      what both kinds read off a loaded model
 `weights`     what a model's files say of themselves, read before they are loaded
 `runtime`     the extra that is needed, and keeping it quiet
+`info`        what reports say of the runtime and of a loaded model
 `memory`      allocation failures, and the memory that is there
 """
 

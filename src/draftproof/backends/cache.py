@@ -22,6 +22,9 @@ from transformers.cache_utils import (
 
 SMALLEST = 64  # tokens in the first buffer
 
+# Kinds of layer, in transformers' words, that keep keys and values or nothing at all.
+REWINDABLE = {"full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}
+
 
 class RewindableLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
     """One attention layer's keys and values: float [1, heads, length, width], in place."""
@@ -66,9 +69,15 @@ class RewindableLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is
             self.keys = self._key_buffer.narrow(-2, 0, length)
             self.values = self._value_buffer.narrow(-2, 0, length)
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys that a pass over `query_length` tokens will see."""
-        return self.length + query_length, 0
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """Length and offset of the keys that a pass will see.
+
+        Args:
+            query_length: Tokens in the pass; the first releases of transformers 5 hand over the
+                tokens' positions, a tensor, instead.
+        """
+        new = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self.length + new, 0
 
     def get_seq_length(self) -> int:
         """Tokens in the layer."""
@@ -78,7 +87,7 @@ class RewindableLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is
         """No limit, in transformers' notation."""
         return -1
 
-    get_max_cache_shape = get_max_length  # its name before transformers 5.24
+    get_max_cache_shape = get_max_length  # its name in the first releases of transformers 5
 
     @property
     def bytes_per_token(self) -> int:
@@ -143,21 +152,15 @@ def rewindable_layers(config: Any) -> tuple[list[Any], set[str]]:
     a layer without keys of its own (it reads another layer's, or has no attention) stays as it is.
 
     Returns:
-        The layers, and the names of those kinds that cannot be rewound (then the list is no use).
+        The layers, and the kinds among them that cannot be rewound.
     """
-    template = DynamicCache(config=config).layers
-    foreign: set[str] = set()
-    layers: list[Any] = []
-    for layer in template:
-        if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
-            layers.append(RewindableLayer())
-        elif hasattr(layer, "update") and not isinstance(layer, CacheLayerMixin) and _idle(layer):
-            layers.append(layer)
-        else:
-            foreign.add(type(layer).__name__)
+    layers = DynamicCache(config=config).layers
+    types = list(getattr(config.get_text_config(decoder=True), "layer_types", None) or ())
+    foreign = set(types) - REWINDABLE
+    for i, layer in enumerate(layers):
+        kind = type(layer)
+        if kind in (DynamicLayer, DynamicSlidingWindowLayer):
+            layers[i] = RewindableLayer()
+        elif kind.__name__ != "DummyLayer":
+            foreign.add(types[i] if i < len(types) else kind.__name__)
     return layers, foreign
-
-
-def _idle(layer: Any) -> bool:
-    """Whether a layer of transformers' cache stores nothing."""
-    return type(layer).__name__ == "DummyLayer"

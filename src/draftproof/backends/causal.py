@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from draftproof.backends.cache import RewindableCache, rewindable_layers
 from draftproof.backends.loaded import LoadedModel
 from draftproof.backends.session import CachedSession
@@ -67,24 +69,42 @@ class CausalModel(LoadedModel):
                 why="its prompt goes through the encoder",
                 remedy="wrap it in Seq2SeqModel",
             )
-        if not self.model.can_generate():
+        if not self.model.can_generate() or not self._reads_left_to_right():
             raise UnsupportedModel(
-                f"{self._name} ({type(self.model).__name__}) does not generate text",
-                why="it has no head that gives the next token's logits from the tokens before it",
-                remedy="load the model with AutoModelForCausalLM",
+                f"{self._name} ({type(self.model).__name__}) is not a decoder",
+                why="nothing in it gives the next token's logits from the tokens before it alone",
+                remedy="load a decoder-only model with AutoModelForCausalLM",
             )
-        types = sorted(set(getattr(self.config, "layer_types", None) or ()))
+        types = getattr(self.config, "layer_types", None) or ()
         if getattr(self.model, "_is_stateful", False):
-            kinds = f" ({', '.join(types)})" if types else ""
+            kinds = f" ({', '.join(sorted(set(types)))})" if types else ""
             raise self._refuse(f"has recurrent layers{kinds}, which cannot be rewound")
         if not {"cache", "past_key_values"} & self._parameters:
             raise self._refuse("takes no key-value cache")
         try:
             _, foreign = rewindable_layers(self.model.config)
         except (KeyError, ValueError, AttributeError) as error:
-            raise self._refuse(f"has layers of an unknown kind ({', '.join(types)})") from error
-        if foreign:
             raise self._refuse(
-                f"has layers that cannot be rewound: {', '.join(sorted(foreign))} "
-                f"among {', '.join(types)}"
+                f"has layers of an unknown kind, among {sorted(set(types))}"
+            ) from error
+        if foreign:
+            kinds = ", ".join(sorted(foreign))
+            raise self._refuse(f"has layers that cannot be rewound: {kinds}")
+
+    def _reads_left_to_right(self) -> bool:
+        """False for encoders that have a language-model head, as BERT's kin may.
+
+        Some decoders' configurations (GPT-NeoX) say `is_decoder=False` too, so where one does the
+        model is asked: a second token must not move the first one's logits.
+        """
+        flags = (getattr(self.config, name, True) for name in ("is_decoder", "is_causal"))
+        if all(flag is not False for flag in flags):
+            return True
+        self._refuse_training()
+        device = self.model.get_input_embeddings().weight.device
+        with torch.inference_mode():
+            first, second = (
+                self.model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0]
+                for ids in ((0, 0), (0, 1))
             )
+        return bool(torch.allclose(first[0], second[0], rtol=1e-3, atol=1e-3))

@@ -1,4 +1,4 @@
-"""What both kinds of model read off an object that transformers loaded. Nothing is written to it."""
+"""What both kinds of model read off an object that transformers loaded; nothing is written."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ class LoadedModel:
         """`bad_words_ids` and `suppress_tokens` of the generation settings."""
         words = self._setting("bad_words_ids")
         sequences = [tuple(word) for word in words if word and len(self._known(word)) == len(word)]
-        return tuple(sequences + [(token,) for token in self._known(self._setting("suppress_tokens"))])
+        return tuple(
+            sequences + [(token,) for token in self._known(self._setting("suppress_tokens"))]
+        )
 
     @cached_property
     def banned_first(self) -> frozenset[int]:

@@ -22,9 +22,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 REMEDY = "use a smaller model or a smaller dtype, or free some memory"
 
 
-def load_model(
-    path: str | Path, *, device: str | None = None, dtype: str | None = None
-) -> Model:
+def load_model(path: str | Path, *, device: str | None = None, dtype: str | None = None) -> Model:
     """Load a model for inference.
 
     Args:
@@ -47,6 +45,8 @@ def load_model(
     from draftproof.backends.wrap import wrap_model
 
     path = _existing(path)
+    if path.is_file():
+        require_runtime("gguf", "accelerate")
     place = _device(device)
     weights = _weights(path)
     number = _dtype(dtype, path, place)
@@ -55,15 +55,20 @@ def load_model(
     for memory in {torch.device("cpu"), place}:
         require(needed, memory, what)
     with quiet(), _reading(path), allocating(what, REMEDY):
-        config = _config(path)
+        config = _config(path, weights.architecture)
         kind = _auto_class(config, path)
         model, report = kind.from_pretrained(
-            **_source(path), config=config, dtype=number, output_loading_info=True
+            **_source(path),
+            config=config,
+            dtype=number,
+            ignore_mismatched_sizes=True,  # they are reported, and refused below
+            output_loading_info=True,
         )
-        if report["missing_keys"]:
-            raise corrupt(path, f"it lacks the weights {', '.join(sorted(report['missing_keys']))}")
+        wrong = sorted([*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])])
+        if wrong:
+            raise corrupt(path, f"weights are missing or misshapen: {', '.join(wrong)}")
         model = model.to(place).eval()
-    return wrap_model(model)
+    return wrap_model(model, path.name if path.is_dir() else path.stem)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -171,8 +176,8 @@ def _dtype(dtype: str | None, path: Path, place: Any) -> Any:
     return torch.bfloat16 if fast else torch.float32
 
 
-def _config(path: Path) -> Any:
-    """The configuration.
+def _config(path: Path, architecture: str) -> Any:
+    """The configuration; `architecture` is a GGUF file's own name for it.
 
     Raises:
         UnsupportedModel: transformers has no such architecture.
@@ -187,10 +192,10 @@ def _config(path: Path) -> Any:
     else:
         from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-        kind = read_gguf(path).architecture
         # The list spells some names as transformers does and some as GGUF does.
-        if kind.replace("-", "_") not in {a.replace("-", "_") for a in GGUF_SUPPORTED_ARCHITECTURES}:
-            raise _unknown(path, kind)
+        readable = {name.replace("-", "").replace("_", "") for name in GGUF_SUPPORTED_ARCHITECTURES}
+        if architecture.replace("-", "") not in readable:
+            raise _unknown(path, architecture)
     return AutoConfig.from_pretrained(**_source(path))
 
 
@@ -230,5 +235,10 @@ def _reading(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ValueError, KeyError, EOFError, SafetensorError) as error:
+    except Exception as error:
+        # The tokenizers library raises Exception itself.
+        if type(error) is not Exception and not isinstance(
+            error, OSError | ValueError | KeyError | EOFError | SafetensorError
+        ):
+            raise
         raise corrupt(path, str(error).split("\n", 1)[0]) from error

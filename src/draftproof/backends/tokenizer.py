@@ -19,9 +19,9 @@ class TransformersTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of `text`, with the special tokens that the tokenizer adds by default."""
-        return tuple(self.tokenizer(text, verbose=False)["input_ids"])
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Token ids of `text`; with `special`, the special tokens that it adds by default too."""
+        return tuple(self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens and ids outside the vocabulary give nothing."""

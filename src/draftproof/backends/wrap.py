@@ -10,8 +10,12 @@ from draftproof.errors import InvalidInput
 from draftproof.ports import Model, Tokenizer
 
 
-def wrap_model(model: Any) -> Model:
+def wrap_model(model: Any, name: str | None = None) -> Model:
     """A loaded transformers model, or a `Model`, as a `Model`. The object is only read.
+
+    Args:
+        model: The object.
+        name: What messages call it; by default where it was loaded from.
 
     Raises:
         InvalidInput: It is neither.
@@ -32,10 +36,10 @@ def wrap_model(model: Any) -> Model:
     if model.config.is_encoder_decoder:
         from draftproof.backends.seq2seq import Seq2SeqModel
 
-        return Seq2SeqModel(model)
+        return Seq2SeqModel(model, name)
     from draftproof.backends.causal import CausalModel
 
-    return CausalModel(model)
+    return CausalModel(model, name)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer:

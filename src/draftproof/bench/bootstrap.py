@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float64, Int64
+
+from draftproof.core import Float64, Int64
 
 Seconds: TypeAlias = Float64[np.ndarray, "prompts"]
 Counts: TypeAlias = Int64[np.ndarray, "prompts"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -55,6 +55,16 @@ class Finding:
     def fine(self) -> bool:
         """Whether it stands in nobody's way; a test that came to no decision does."""
         return self.status in ("pass", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where an output leaves plain decoding's; `margin` is plain's best token over its second."""
+
+    prompt: int
+    draft_length: int
+    position: int
+    margin: float
 
 
 @dataclass(slots=True)
@@ -110,55 +120,57 @@ class Check:
 
     def greedy(self) -> Finding:
         """Speculative ids against plain ids, and how differently passes round."""
-        wrong: list[dict[str, Any]] = []
-        ties: list[dict[str, Any]] = []
-        passes = 0
-        plain = [self._play(r, self.memo, None, 0) for r in self._greedy_requests(GREEDY_TOKENS)]
         requests = self._greedy_requests(GREEDY_TOKENS)
+        plain = [self._play(request, self.memo, None, 0).token_ids for request in requests]
+        seen = [Margins(self.memo, request, self._sampling) for request in requests]
         self.rounding = Rounding()
-        margins = []
-        for request, output in zip(requests, plain, strict=True):
-            seen = Margins(self.memo, request, self._sampling)
-            margins.append(seen)
-            for length in self.lengths:
-                passes += measure_rounding(
-                    self.rounding, self.target, seen, output.token_ids, length + 1
-                )
+        passes = sum(
+            measure_rounding(self.rounding, self.target, margins, ids, length + 1)
+            for margins, ids in zip(seen, plain, strict=True)
+            for length in self.lengths
+        )
+        differences = []
         for length in self.lengths:
-            for index, (request, output) in enumerate(zip(requests, plain, strict=True)):
+            for prompt, (request, ids) in enumerate(zip(requests, plain, strict=True)):
                 run = self._play(request, self.target, self.drafter, length)
                 passes += run.stats.rounds
-                at = first_difference(output.token_ids, run.token_ids)
-                if at is None:
-                    continue
-                margin = margins[index].margin(output.token_ids[:at])
-                where = {
-                    "prompt": index, "draft_length": length, "position": at, "margin": margin,
-                }  # fmt: skip
-                (ties if margin <= self.rounding.tolerance else wrong).append(where)
-        trusted = self.rounding.plausible
+                at = first_difference(ids, run.token_ids)
+                if at is not None:
+                    differences.append(
+                        Difference(prompt, length, at, seen[prompt].margin(ids[:at]))
+                    )
+        passes += self.memo.passes
+        return self._greedy_finding(differences, sum(map(len, plain)), passes)
+
+    def _greedy_finding(
+        self, differences: Sequence[Difference], tokens: int, passes: int
+    ) -> Finding:
+        rounding = self.rounding
+        ties = [d for d in differences if d.margin <= rounding.tolerance]
+        wrong = [d for d in differences if d.margin > rounding.tolerance]
         lengths = ", ".join(map(str, self.lengths))
-        tokens = sum(len(output.token_ids) for output in plain)
-        line = f"{tokens} tokens of {len(plain)} prompts at draft lengths {lengths}: "
+        line = f"{tokens} tokens of {len(self.requests)} prompts at draft lengths {lengths}: "
         if wrong:
             first = wrong[0]
             line += (
                 f"{len(wrong)} outputs differ from plain decoding, the first at prompt "
-                f"{first['prompt']}, position {first['position']} (margin {first['margin']:.3g})"
+                f"{first.prompt}, position {first.position} (margin {first.margin:.3g})"
             )
         else:
             line += "equal to plain decoding"
         if ties:
-            worst = max(tie["margin"] for tie in ties)
-            line += f", {len(ties)} near-ties apart (margin up to {worst:.3g})"
-        line += f"; {self.rounding.describe()}"
+            margins = ", ".join(f"margin {tie.margin:.3g}" for tie in ties)
+            line += f" but for {len(ties)} near-ties ({margins})"
         details = {
-            "tokens": tokens, "different": wrong, "near_ties": ties, "target_passes": passes,
-            "rounding": self.rounding.to_json(),
-        }  # fmt: skip
-        return Finding(
-            "greedy equality", "pass" if not wrong and trusted else "fail", line, details
-        )
+            "tokens": tokens,
+            "different": [asdict(difference) for difference in wrong],
+            "near_ties": [asdict(tie) for tie in ties],
+            "target_passes": passes,
+            "rounding": rounding.to_json(),
+        }
+        status: Status = "pass" if rounding.plausible and not wrong else "fail"
+        line += f"; {rounding.describe()}; {passes} target passes"
+        return Finding("greedy equality", status, line, details)
 
     def self_draft_greedy(self) -> Finding:
         """Greedy, the target drafts for itself: only near-ties may be rejected."""
@@ -226,7 +238,13 @@ class Check:
             "rule": rule, "tokens": test.tokens, "runs": seed, "seconds": seconds,
             "target_passes": memo.passes - passes_before, "draft_passes": drafts,
             "impossible_token": test.impossible, "false_alarm": ALPHA, "miss": BETA,
-            "evidence": {r.alternative.name: [r.outcome, r.evidence] for r in test.ratios},
+            "evidence": {
+                r.alternative.name: {
+                    "outcome": r.outcome,
+                    "nats": r.evidence if math.isfinite(r.evidence) else None,
+                }
+                for r in test.ratios
+            },
         }  # fmt: skip
         return Finding("output law", *law_line(test, rule, details))
 
@@ -280,7 +298,7 @@ def law_line(
     odds = f"false alarms at most {ALPHA:g}, misses at most {BETA:g} for an error of {EFFECT:.0%}"
     by = {
         outcome: [r.alternative.name for r in test.ratios if r.outcome == outcome]
-        for outcome in ("open", "found", "ruled out", "same law")
+        for outcome in ("open", "found", "ruled out", "same law", "no occasion")
     }
     if test.impossible is not None:
         said = f"token {test.impossible} came out, which the target's law excludes"
@@ -299,6 +317,12 @@ def law_line(
             if r.outcome == "open"
         )
         parts.append(f"no decision yet on: {evidence}; allow more time with --budget")
+    if by["no occasion"]:
+        parts.append(
+            f"too few such tokens to judge: {', '.join(by['no occasion'])}; "
+            "give --prompts that the drafter finds drafts for"
+        )
+    if by["open"] or by["no occasion"]:
         return "undecided", f"{rule}: undecided: {'; '.join(parts)} ({effort})", figures
     return "pass", f"{rule}: the target's law; {'; '.join(parts)} ({effort}; {odds})", figures
 

@@ -24,19 +24,19 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Float64
 
-from draftproof.core import Dense, Law, PointMass
+from draftproof.core import Dense, Float64, Law, PointMass
 
 ALPHA = 1e-4
 BETA = 0.01
 EFFECT = 0.2  # how much of a token's law a leaning rule takes from somewhere else
 # Where r is on average closer to p than this (total variation), the two are taken for one law.
 INDISTINCT = 0.002
-LOOK = 48  # tokens before that is judged
+LOOK = 48  # places where the two could differ, before that is judged
+PATIENCE = 600  # tokens in which so many places must have been met
 
 Mass: TypeAlias = Float64[np.ndarray, "vocab"]
-Outcome: TypeAlias = Literal["open", "found", "ruled out", "same law"]
+Outcome: TypeAlias = Literal["open", "found", "ruled out", "same law", "no occasion"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,8 @@ def to_draft(place: Place) -> Mass:
     """Drafts are kept too readily: (1 - EFFECT) p + EFFECT q."""
     if place.q is None:
         return place.p
-    return place.p + EFFECT * (place.q - place.p)
+    law: Mass = place.p + EFFECT * (place.q - place.p)
+    return law
 
 
 def from_draft(place: Place) -> Mass:
@@ -68,12 +69,22 @@ def from_draft(place: Place) -> Mass:
     return normalised(np.maximum(place.p - EFFECT * (place.q - place.p), place.p / 2))
 
 
+def to_favourite(place: Place) -> Mass:
+    """Drafts are not drawn from q but bent to its best token: (1 - EFFECT) p + EFFECT there."""
+    if place.q is None:
+        return place.p
+    law = place.p * (1 - EFFECT)
+    law[np.argmax(place.q)] += EFFECT
+    return law
+
+
 def target_residual(place: Place) -> Mass:
     """After a rejection p, not the residual, is drawn: min(p, q) + (1 - sum of min(p, q)) p."""
     if place.q is None:
         return place.p
     kept = np.minimum(place.p, place.q)
-    return kept + (1 - kept.sum()) * place.p
+    law: Mass = kept + (1 - kept.sum()) * place.p
+    return law
 
 
 def unprocessed(place: Place) -> Mass:
@@ -92,6 +103,7 @@ class Alternative:
 ALTERNATIVES = (
     Alternative("leans to the draft", to_draft),
     Alternative("leans away from the draft", from_draft),
+    Alternative("leans to the draft's favourite", to_favourite),
     Alternative("residual drawn from the target", target_residual),
     Alternative("bonus from unprocessed logits", unprocessed),
 )
@@ -99,11 +111,15 @@ ALTERNATIVES = (
 
 @dataclass(slots=True)
 class Ratio:
-    """The evidence for one alternative: `evidence` is log R_n, in nats."""
+    """The evidence for one alternative: `evidence` is log R_n, in nats.
+
+    `places` counts where it says anything, and `distance` adds up how far r is from p there.
+    """
 
     alternative: Alternative
     evidence: float = 0.0
-    distance: float = 0.0  # the sum of the total variations between r and p
+    distance: float = 0.0
+    places: int = 0
     outcome: Outcome = "open"
 
 
@@ -134,7 +150,7 @@ class LawTest:
 
     @property
     def done(self) -> bool:
-        """Whether a fault was found, or each was ruled out or is no other law."""
+        """Whether a fault was found, or there is nothing more to wait for."""
         settled = all(ratio.outcome != "open" for ratio in self.ratios)
         return settled or bool(self.found) or self.impossible is not None
 
@@ -154,6 +170,7 @@ class LawTest:
             if ratio.outcome == "open":
                 law = ratio.alternative.law(place)
                 if law is not place.p:
+                    ratio.places += 1
                     ratio.distance += float(np.abs(law - place.p).sum()) / 2
                     odds = float(law[token]) / mass
                     ratio.evidence += math.log(odds) if odds > 0 else -math.inf
@@ -164,8 +181,9 @@ class LawTest:
             return "found"
         if ratio.evidence <= math.log(self.beta):
             return "ruled out"
-        near = self.tokens >= LOOK and ratio.distance < INDISTINCT * self.tokens
-        return "same law" if near else "open"
+        if ratio.places < LOOK:
+            return "open" if self.tokens < PATIENCE else "no occasion"
+        return "same law" if ratio.distance < INDISTINCT * ratio.places else "open"
 
 
 def masses(law: Law, vocab: int) -> Mass:

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float64
 
 from draftproof.bench.law_test import distance
 from draftproof.bench.memo import MemoModel
-from draftproof.core import Dense, LogitRow
+from draftproof.core import Dense, Float64, LogitRow
 from draftproof.engine import Request
 from draftproof.ports import Model
 from draftproof.sampling import Sampling, Standardiser
@@ -49,7 +48,7 @@ class Margins:
     def row(self, output: Sequence[int]) -> LogitRow:
         """The logits after `output`."""
         session = self._memo.open(self.request.prompt)
-        (row,) = session.score([*self.prefix, *output], keep=1)
+        row: LogitRow = session.score([*self.prefix, *output], keep=1)[0]
         return row
 
     def scores(self, row: LogitRow, output: Sequence[int]) -> Float64[np.ndarray, "vocab"]:
@@ -98,6 +97,17 @@ class Rounding:
         """Whether the differences can be rounding at all."""
         return self.worst_place <= PLAUSIBLE
 
+    def compare(self, margins: Margins, output: Sequence[int], row: LogitRow, place: int) -> None:
+        """Take the row behind `output` that stood at `place` in a pass over several tokens."""
+        single = margins.row(output)
+        a, b = margins.scores(single, output), margins.scores(row, output)
+        best = np.argsort(a)[-BEST:]
+        moved = np.abs(a[best] - b[best])[np.isfinite(a[best])]
+        self.noise = max(self.noise, float(moved.max()))
+        self.by_place[place].append(float(np.abs(np.exp(a) - np.exp(b)).sum()) / 2)
+        law = margins.user_law
+        self.law_distances.append(distance(law.law(single, output), law.law(row, output)))
+
     def describe(self) -> str:
         """In words."""
         if not self.plausible:
@@ -113,7 +123,7 @@ class Rounding:
         )
 
     def to_json(self) -> dict[str, float]:
-        """The figures."""
+        """The figures, for `--json`."""
         return {
             "noise": self.noise,
             "tolerance": self.tolerance,
@@ -136,17 +146,7 @@ def measure_rounding(
             tokens = read[start : start + n]
             rows = session.score(tokens, keep=len(tokens))
             for place, row in enumerate(rows):
-                before = output[: start + place]
-                single = margins.row(before)
-                a, b = margins.scores(single, before), margins.scores(row, before)
-                best = np.argsort(a)[-BEST:]
-                moved = np.abs(a[best] - b[best])[np.isfinite(a[best])]
-                rounding.noise = max(rounding.noise, float(moved.max()))
-                rounding.by_place[place].append(float(np.abs(np.exp(a) - np.exp(b)).sum()) / 2)
-                law = margins.user_law
-                rounding.law_distances.append(
-                    distance(law.law(single, before), law.law(row, before))
-                )
+                rounding.compare(margins, output[: start + place], row, place)
         return -(-len(read) // n)
     finally:
         session.close()

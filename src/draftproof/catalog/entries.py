@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 CACHE_VARIABLE = "DRAFTPROOF_CACHE"
 
 
@@ -124,4 +122,6 @@ def cache_dir() -> Path:
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
+    import platformdirs
+
     return Path(platformdirs.user_cache_dir("draftproof"))

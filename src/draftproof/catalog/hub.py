@@ -36,10 +36,6 @@ class Hub(Protocol):
         """The files of a repository by name."""
         ...
 
-    def address(self, repo: str, file: str) -> str:
-        """The URL of one file."""
-        ...
-
     def download(self, repo: str, files: Sequence[str], folder: Path) -> None:
         """Bring files into `folder`, going on where an earlier call stopped."""
         ...
@@ -65,12 +61,6 @@ class HuggingFaceHub:
             )
             for file in info.siblings or ()
         }
-
-    def address(self, repo: str, file: str) -> str:
-        """The URL of one file."""
-        from huggingface_hub import hf_hub_url
-
-        return hf_hub_url(repo, file)
 
     def download(self, repo: str, files: Sequence[str], folder: Path) -> None:
         """Bring files into `folder`, going on where an earlier call stopped.

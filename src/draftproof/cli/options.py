@@ -67,6 +67,11 @@ draft_option = click.option(
     "--draft",
     help="The draft model, named like the target; with --drafter ngram a file of counts.",
 )
+drafter_option = click.option(
+    "--drafter",
+    type=click.Choice(["model", "lookup", "ngram", "none"]),
+    help="What drafts: model where --draft is given, else lookup.",
+)
 placement_options = apply(
     [
         click.option("--device", help="Where the target runs, such as cpu or cuda:0."),
@@ -79,11 +84,7 @@ pair_options = apply(
     [
         target_option,
         draft_option,
-        click.option(
-            "--drafter",
-            type=click.Choice(["model", "lookup", "ngram", "none"]),
-            help="What drafts: model where --draft is given, else lookup.",
-        ),
+        drafter_option,
         click.option(
             "--draft-length",
             type=DraftLength(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from draftproof.catalog import Catalog
+from draftproof.cli.models import fetching
 from draftproof.engine import Speculator
 from draftproof.load import load
 
@@ -12,4 +14,6 @@ def load_with_progress(**loading: Any) -> Speculator:
     """`load`, with downloads shown; without --draft and --drafter, prompt lookup drafts."""
     if loading.get("drafter") is None:
         loading["drafter"] = "lookup" if loading.get("draft") is None else "model"
-    return load(**loading)
+    names = [str(loading[role]) for role in ("target", "draft") if loading.get(role) is not None]
+    with fetching(Catalog(), *names) as bar:
+        return load(**loading, progress=bar)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from jaxtyping import Float32
 
-from draftproof.core import Draft, Law, LogitRow, Prompt, Verdict
+from draftproof.core import Draft, Float32, Law, LogitRow, Prompt, Verdict
 from draftproof.errors import BadLogits, InvalidSetting
 from draftproof.ports import Model, Standardise
 from draftproof.rng import Chooser

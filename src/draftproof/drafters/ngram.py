@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Shaped
 
-from draftproof.core import Draft, Law, LogitRow, Prompt, Verdict
+from draftproof.core import Draft, Law, LogitRow, Prompt, Shaped, Verdict
 from draftproof.errors import InvalidSetting, ModelCorrupt, ModelNotFound, TokenizerMismatch
 from draftproof.ports import Standardise
 from draftproof.rng import Chooser

@@ -203,9 +203,8 @@ class Running:
         self._closed = True
         if self.finish_reason is None:
             self.finish_reason = "interrupted"
-        if self._stopper.stopped is None:
-            tail = "" if self._detokenizer is None else self._detokenizer.flush()
-            self.tokens.extend(self._stopper.finish(tail))
+        if self._detokenizer is not None and self._stopper.stopped is None:
+            self.tokens.extend(self._stopper.finish(self._detokenizer.flush()))
             if self._stopper.stopped is not None:
                 self.finish_reason = "stop"
         if self._proposer is not None:
@@ -214,17 +213,18 @@ class Running:
 
     def stats(self) -> Stats:
         """The account so far."""
-        return Stats.of(
-            self.rounds, len(self.tokens), self.prefill_seconds, self._policy.reasons
-        )
+        return Stats.of(self.rounds, len(self.tokens), self.prefill_seconds, self._policy.reasons)
 
     def _append(self, token: Token) -> None:
         """Take one token, and see whether the output ends with it."""
         limits = self.request.limits
         self.output.append(token.id)
-        piece = "" if self._detokenizer is None else self._detokenizer.push(token.id)
-        may_stop = len(self.output) >= limits.min_tokens
-        self.tokens.extend(self._stopper.push(token, piece, may_stop))
+        if self._detokenizer is None:
+            self.tokens.append(token)
+        else:
+            piece = self._detokenizer.push(token.id)
+            may_stop = len(self.output) > limits.min_tokens
+            self.tokens.extend(self._stopper.push(token, piece, may_stop))
         if self._stopper.stopped is not None:
             self.finish_reason = "stop"
         elif token.id in limits.eos:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def play_round(live: Sequence[Running]) -> None:
     scored = [score(turn) for turn in turns]
     for turn, (logits, score_seconds) in zip(turns, scored, strict=True):
         started = perf_counter()
-        laws = target_laws(turn, logits)
+        laws = TargetLaws(turn, logits)
         verdict = judge(turn, laws)
         if turn.proposer is not None:
             turn.proposer.observe(verdict)
@@ -88,21 +89,43 @@ def score(turn: Turn) -> tuple[Logits, float]:
     return logits, perf_counter() - started
 
 
-def target_laws(turn: Turn, logits: Logits) -> list[Law]:
-    """The target's law at every drafted position and behind the last."""
-    output, draft = turn.running.output, turn.draft
-    finite = np.isfinite(logits).all(axis=1)
-    if not finite.all():
-        position = len(output) + int(np.argmin(finite))
-        raise BadLogits(
-            f"the target's logits at output position {position} hold NaN or infinity",
-            why="no law over tokens follows from them",
-            remedy="check the weights, or run the model in float32 (--dtype float32)",
-        )
-    return [
-        turn.running.standardiser.law(logits[i], [*output, *draft.tokens[:i]])
-        for i in range(len(draft) + 1)
-    ]
+class TargetLaws(Sequence[Law]):
+    """The target's law at every drafted position and behind the last, made when a rule asks.
+
+    Behind a rejected token no law is needed, nor might there be one: a ban may leave nothing there.
+
+    Args:
+        turn: What was drafted.
+        logits: The target's, row i after the i-th drafted token.
+
+    Raises:
+        BadLogits: They hold NaN or infinity.
+    """
+
+    def __init__(self, turn: Turn, logits: Logits) -> None:
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            position = len(turn.running.output) + int(np.argmin(finite))
+            raise BadLogits(
+                f"the target's logits at output position {position} hold NaN or infinity",
+                why="no law over tokens follows from them",
+                remedy="check the weights, or run the model in float32 (--dtype float32)",
+            )
+        self._standardiser = turn.running.standardiser
+        self._tokens = [*turn.running.output, *turn.draft.tokens]
+        self._start = len(turn.running.output)
+        self._logits = logits
+        self._made: dict[int, Law] = {}
+
+    def __len__(self) -> int:
+        return len(self._logits)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The law after `index` drafted tokens."""
+        if index not in self._made:
+            before = self._tokens[: self._start + index]
+            self._made[index] = self._standardiser.law(self._logits[index], before)
+        return self._made[index]
 
 
 def judge(turn: Turn, laws: Sequence[Law]) -> Verdict:
@@ -142,5 +165,6 @@ def report_logprobs(
     if count is None:
         return None, ()
     logs = log_softmax(logits)
-    order = np.argsort(-logs, kind="stable")[:count]
+    likely = np.flatnonzero(logs >= np.partition(logs, -count)[-count]) if count else []
+    order = sorted(likely, key=lambda i: (-logs[i], i))[:count]
     return float(logs[chosen]), tuple((int(i), float(logs[i])) for i in order)

@@ -21,8 +21,9 @@ balance
     of plain time, and no more, as far as the costs are known.
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
-most `PROBE_RATE` of them; the wait doubles with each failure, up to 4 times. Where not even an
-acceptance rate of `HOPE` would pay, it does not probe.
+most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
+very first draft waits for the balance alone. Where not even an acceptance rate of `HOPE` would pay,
+it does not probe.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from draftproof.planner.costs import Costs
 from draftproof.ports import LengthPolicy
 
 START = 2.0
-RATE = 0.02
+RATE = 0.015
 CAP = 10.0
 PROBE_RATE = 0.01
 MOST_PATIENCE = 4
@@ -113,33 +114,37 @@ class Auto:
 
 
 class RunningCosts:
-    """Costs that follow what rounds really take."""
+    """Costs that follow what rounds really take.
 
-    def __init__(self, costs: Costs) -> None:
-        self._curve = costs.curve
+    `seconds[n - 1]` are those of a round's pass over n tokens and of the decision after it, and
+    `worst[n]` is what a draft of n tokens loses where nothing is accepted, in plain passes; n
+    counts to the longest draft (and the token before it).
+    """
+
+    def __init__(self, costs: Costs, limit: int) -> None:
+        self._measured = [costs.curve(n) for n in range(1, limit + 2)]
         self._all = 0.0
-        self._own: dict[int, float] = {}
+        self._own = [0.0] * (limit + 1)
         self.draft_seconds = costs.draft_seconds
-
-    def passes(self, n: int) -> float:
-        """Seconds of a round's pass over n tokens and of the decision after it."""
-        return self._curve(n) * math.exp(self._all + self._own.get(n, 0.0))
+        self._refresh()
 
     def observe(self, round: Round) -> None:
         """Correct the curve, and the draft's cost where something was drafted."""
         n = round.scored
         seconds = round.score_seconds + round.verify_seconds
-        step = _STEP * _surprise(seconds, self.passes(n))
+        step = _STEP * _surprise(seconds, self.seconds[n - 1])
         self._all += step
-        self._own[n] = self._own.get(n, 0.0) + step
+        self._own[n - 1] += step
         if round.drafted:
             seconds = round.draft_seconds / round.drafted
             self.draft_seconds *= math.exp(2 * _STEP * _surprise(seconds, self.draft_seconds))
+        self._refresh()
 
-    def worst(self, length: int) -> float:
-        """What a draft of `length` loses where nothing is accepted, in plain passes."""
-        seconds = length * self.draft_seconds + self.passes(length + 1)
-        return max(seconds / self.passes(1) - 1, 0.0)
+    def _refresh(self) -> None:
+        pairs = zip(self._measured, self._own, strict=True)
+        self.seconds = [seconds * math.exp(self._all + own) for seconds, own in pairs]
+        spent = [n * self.draft_seconds + t for n, t in enumerate(self.seconds)]
+        self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in spent]
 
 
 class AutoPolicy:
@@ -147,13 +152,14 @@ class AutoPolicy:
 
     def __init__(self, auto: Auto) -> None:
         self._limit = auto.limit
-        self._costs = RunningCosts(auto.costs)
+        self._costs = RunningCosts(auto.costs, auto.limit)
         self._accepted = auto.acceptance * auto.weight
         self._rejected = (1 - auto.acceptance) * auto.weight
         self._balance = START
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
         self._patience = 1
+        self._tried = False  # whether anything was drafted yet
         self._reasons: list[str] = []
         self._on = True
         self._length = 0
@@ -177,10 +183,11 @@ class AutoPolicy:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
         self._costs.observe(round)
-        plain = self._costs.passes(1)
+        plain = self._costs.seconds[0]
         self._balance += round.emitted * (1 + RATE) - round.seconds / plain
         self._balance = min(self._balance, CAP)
         if round.drafted:
+            self._tried = True
             self._learn(round.drafted, round.accepted)
         else:
             self._plain += 1
@@ -211,29 +218,28 @@ class AutoPolicy:
 
     def _best(self, acceptance: float, limit: int) -> int:
         """The best length up to `limit`; 0 where none is worth it."""
-        costs = self._costs
-        best = theory.best_length(acceptance, limit, costs.passes, costs.draft_seconds)
-        gain = theory.speedup(acceptance, best, costs.passes, costs.draft_seconds)
+        seconds, draft_seconds = self._costs.seconds, self._costs.draft_seconds
+        best = theory.best_length(acceptance, limit, lambda n: seconds[n - 1], draft_seconds)
+        gain = theory.speedup(acceptance, best, lambda n: seconds[n - 1], draft_seconds)
         return best if gain >= _WORTH else 0
 
     def _affordable(self) -> int:
         """The longest length whose worst case the balance covers."""
         lengths = range(self._limit, 0, -1)
-        return next((n for n in lengths if self._costs.worst(n) <= self._balance), 0)
+        return next((n for n in lengths if self._costs.worst[n] <= self._balance), 0)
 
     def _probe(self) -> int:
         """The length of a probe if one is due and affordable, else 0."""
-        length = self._best(HOPE, self._limit)
-        worst = self._costs.worst(length)
-        due = self._plain >= max(1.0, worst / PROBE_RATE) * self._patience
-        return length if due and worst <= self._balance else 0
+        length = self._best(HOPE, self._affordable())
+        wait = self._costs.worst[length] / PROBE_RATE * self._patience
+        return length if self._plain >= wait or not self._tried else 0
 
     def _switch_off(self) -> None:
         self._on = False
         self._plain = 0
         self._patience = 1
         costs = self._costs
-        ratio = costs.draft_seconds / costs.passes(1)
+        ratio = costs.draft_seconds / costs.seconds[0]
         if self._best(HOPE, self._limit) == 0:
             why = f"a drafted token costs {ratio:.2f} of a plain one: even good drafts do not pay"
         elif self._best(self.acceptance, self._limit) > 0:
@@ -259,7 +265,7 @@ def _surprise(seconds: float, expected: float) -> float:
     return min(max(math.log(seconds / expected), -_SURPRISE), _SURPRISE)
 
 
-def _check(name: str, value: float, holds: bool, allowed: str) -> None:
+def _check(name: str, value: int | float, holds: bool, allowed: str) -> None:
     if not holds:
         raise InvalidSetting(
             f"{name} is {value}",

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from draftproof.core import Float64
 from draftproof.errors import InvalidSetting
 from draftproof.planner.costs import Costs
+
+_EDGES = (0.025, 0.975)  # of 95 % intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +36,6 @@ class PromptRun:
         accepted = sum(a for _, a in self.rounds)
         tried = accepted + sum(a < d for d, a in self.rounds)
         return accepted / tried if tried else None
-
-    def seconds_per_token(self, length: int, costs: Costs, overhead: float) -> float:
-        """Seconds per emitted token at `length`, at most the one that the run was made with."""
-        draft_seconds = costs.draft_seconds
-        seconds = tokens = 0.0
-        for d, a in self.rounds:
-            drafted = min(d, length)
-            seconds += drafted * draft_seconds + costs.curve(drafted + 1) + overhead
-            tokens += min(a, length) + 1
-        return seconds / tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +105,35 @@ def predict(
             remedy="pass at least one run with a round",
         )
     longest = max(d for run in runs for d, _ in run.rounds)
-    lengths = range(longest + 1)
-    edges = (0.025, 0.975)
+    rounds, tokens = _at_lengths(runs, longest)
+    weights = np.array([run.tokens for run in runs], dtype=np.float64)
     everyone = np.arange(len(runs))
-    point = _speedups(runs, everyone, lengths, costs, overhead)
-    draws = np.empty((resamples, len(lengths)))
+
+    def speedups(chosen: np.ndarray, costs: Costs) -> np.ndarray:
+        drafted = np.arange(longest + 1)
+        passes = np.array([costs.curve(n + 1) for n in range(longest + 1)])
+        per_round = passes + drafted * costs.draft_seconds + overhead
+        per_token = (rounds[chosen] @ per_round) / tokens[chosen]
+        ratio: np.ndarray = weights[chosen].sum() * per_round[0] / (weights[chosen] @ per_token)
+        return ratio
+
+    point = speedups(everyone, costs)
+    draws = np.empty((resamples, len(point)))
     rates: list[float] = []
     for i in range(resamples):
         known = rng.choice(everyone, len(runs))
-        met = rng.choice(known, future or len(runs))
-        draws[i] = _speedups(runs, met, lengths, costs.resampled(rng), overhead)
+        draws[i] = speedups(rng.choice(known, future or len(runs)), costs.resampled(rng))
         draws[i, 1:] *= np.exp(drift * rng.standard_normal())
-        rate = _acceptance([runs[int(k)] for k in known])
+        rate = _acceptance([runs[k] for k in known.tolist()])
         if rate is not None:
             rates.append(rate)
-    lows, highs = np.quantile(draws, edges, axis=0)
-    low, high = (float(x) for x in np.quantile(rates, edges)) if rates else (None, None)
+    lows, highs = np.quantile(draws, _EDGES, axis=0)
+    low, high = (float(x) for x in np.quantile(rates, _EDGES)) if rates else (None, None)
     return Plan(
-        tuple(Prediction(g, float(point[g]), float(lows[g]), float(highs[g])) for g in lengths),
+        tuple(
+            Prediction(g, float(point[g]), float(lows[g]), float(highs[g]))
+            for g in range(longest + 1)
+        ),
         _acceptance(runs),
         low,
         high,
@@ -137,21 +141,21 @@ def predict(
     )
 
 
-def _speedups(
-    runs: Sequence[PromptRun],
-    chosen: np.ndarray,
-    lengths: Sequence[int],
-    costs: Costs,
-    overhead: float,
-) -> np.ndarray:
-    """The speed-up at each length over the chosen prompts, each weighed by its tokens."""
-    plain = costs.curve(1) + overhead
-    weights = np.array([runs[int(k)].tokens for k in chosen], dtype=np.float64)
-    per_token = np.array(
-        [[runs[int(k)].seconds_per_token(g, costs, overhead) for k in chosen] for g in lengths]
-    )
-    speedups: np.ndarray = plain * weights.sum() / (per_token @ weights)
-    return speedups
+def _at_lengths(
+    runs: Sequence[PromptRun], longest: int
+) -> tuple[
+    Float64[np.ndarray, "runs lengths drafted"],
+    Float64[np.ndarray, "runs lengths"],
+]:
+    """Of each run at each length: how many rounds drafted 0, 1, ... tokens; tokens emitted."""
+    rounds = np.zeros((len(runs), longest + 1, longest + 1))
+    tokens = np.zeros((len(runs), longest + 1))
+    for i, run in enumerate(runs):
+        drafted, accepted = np.array(run.rounds).T
+        for length in range(longest + 1):
+            rounds[i, length] = np.bincount(np.minimum(drafted, length), minlength=longest + 1)
+            tokens[i, length] = (np.minimum(accepted, length) + 1).sum()
+    return rounds, tokens
 
 
 def _acceptance(runs: Sequence[PromptRun]) -> float | None:

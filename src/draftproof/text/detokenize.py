@@ -36,7 +36,7 @@ class Detokenizer:
         self._due: list[int] = []
         text = self._decode(self._context)
         self._shown = len(text.rstrip(BROKEN))  # characters of the context's text
-        self._in_bytes = text.endswith(BROKEN) and self._context[-1] in self._bytes
+        self._in_bytes = False
 
     def push(self, token: int) -> str:
         """The text that became final with this id; "" where it is not complete."""
@@ -44,7 +44,8 @@ class Detokenizer:
         if token in self._bytes:
             self._in_bytes = True
             return ""
-        if self._decode(self._due[-TAIL:]).endswith(BROKEN):
+        tail = [*self._context[-TAIL:], *self._due[-TAIL:]][-TAIL:]
+        if self._decode(tail).endswith(BROKEN):
             return ""
         text = self._decode([*self._context, *self._due])
         if self._in_bytes and text == self._decode([*self._context, *self._due[:-1]]):

@@ -26,25 +26,27 @@ def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
     """Keep the longest prefix whose own coin succeeds.
 
     w_i = min(1, w_{i-1} p_i(x_i) / q_i(x_i)) is the weight of the prefix of i tokens, and its coin
-    has probability h_i = S_i / (S_i + 1 - w_i), with h_g = w_g for the whole draft.
+    has probability h_i = S_i / (S_i + 1 - w_i), with h_g = w_g for the whole draft. The paper tosses
+    all coins and keeps the last success; coins are addressed by position, so tossing from the end
+    and stopping at the first success is the same, and the sums S_i behind it are never needed.
     """
     g = len(draft)
-    accepted = 0
-    kept_weight: Real = 1
-    w: Real = 1
-    for i, (x, q) in enumerate(zip(draft.tokens, draft.laws, strict=True), start=1):
-        px, qx = target_laws[i - 1].prob(x), q.prob(x)
-        w = w * px if isinstance(q, PointMass) else min(1, w * px / qx)
+    weights: list[Real] = [1]
+    for i, (x, q) in enumerate(zip(draft.tokens, draft.laws, strict=True)):
+        px, qx, w = target_laws[i].prob(x), q.prob(x), weights[-1]
+        weights.append(w * px if isinstance(q, PointMass) else min(1, w * px / qx))
+
+    def coin(i: int) -> Real:
+        w = weights[i]
         if i == g:
-            h = w
-        else:
-            s = excess(target_laws[i], draft.laws[i], w)
-            # 1 - w first: at w = 1 the coin is then certain, however small s is.
-            h = s / (s + (1 - w)) if s + (1 - w) > 0 else 1
-        if stream.accept(i - 1, h):
-            accepted, kept_weight = i, w
-    p = target_laws[accepted]
+            return w
+        s = excess(target_laws[i], draft.laws[i], w)
+        # 1 - w first: at w = 1 the coin is then certain, however small s is.
+        return s / (s + (1 - w)) if s + (1 - w) > 0 else 1
+
+    accepted = next((i for i in range(g, 0, -1) if stream.accept(i - 1, coin(i))), 0)
+    p, w = target_laws[accepted], weights[accepted]
     if accepted == g:
         return Verdict(g, stream.target(g, p), "bonus" if g else "plain")
-    law = residual(p, draft.laws[accepted], kept_weight)
+    law = residual(p, draft.laws[accepted], w)
     return Verdict(accepted, stream.target(accepted, law), "residual")

@@ -1,0 +1,155 @@
+"""Use a pair or not, and why: a forecast and the memory, in a plain sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from draftproof import theory
+from draftproof.bench.plan import LONGEST, Forecast, Measured
+from draftproof.planner import Costs
+from draftproof.ports import Drafter, Model
+
+WORTH = 1.02  # a speed-up that is one
+GOOD = 0.9  # an acceptance rate that few pairs exceed
+CHEAP = 0.02  # a cost ratio next to nothing
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that weights and caches take, for contexts of `context` tokens.
+
+    The weights are in memory when this is asked; `free` is what is left for the caches where they
+    lie, and `fits` whether they have room.
+    """
+
+    context: int
+    target_weights: int
+    target_cache: int
+    draft_weights: int
+    draft_cache: int
+    free: int
+    fits: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures, in bytes."""
+        return {
+            "context": self.context,
+            "target_weights": self.target_weights,
+            "target_cache": self.target_cache,
+            "draft_weights": self.draft_weights,
+            "draft_cache": self.draft_cache,
+            "free": self.free,
+            "fits": self.fits,
+        }
+
+    def describe(self) -> str:
+        """In words."""
+        parts = [
+            f"target {self.target_weights / GIB:.2f} GiB, its cache "
+            f"{self.target_cache / GIB:.2f} GiB for {self.context} tokens"
+        ]
+        if self.draft_weights or self.draft_cache:
+            parts.append(
+                f"draft {self.draft_weights / GIB:.2f} GiB, its cache "
+                f"{self.draft_cache / GIB:.2f} GiB"
+            )
+        room = "which is enough" if self.fits else "which is NOT enough for the caches"
+        parts.append(f"{self.free / GIB:.2f} GiB are free, {room}")
+        return "; ".join(parts)
+
+
+def memory(target: Model, drafter: Drafter, context: int) -> Memory:
+    """What the pair takes for one sequence of `context` tokens, and whether it is there."""
+    draft = drafter.model
+    target_cache = context * target.cache_bytes_per_token
+    draft_cache = context * draft.cache_bytes_per_token if draft is not None else 0
+    free = free_bytes(target)
+    fits = target_cache <= free
+    if draft is not None:
+        apart = device_of(draft) != device_of(target)
+        fits = fits and (
+            draft_cache <= free_bytes(draft) if apart else target_cache + draft_cache <= free
+        )
+    return Memory(
+        context,
+        target.weight_bytes,
+        target_cache,
+        draft.weight_bytes if draft is not None else 0,
+        draft_cache,
+        free,
+        fits,
+    )
+
+
+def device_of(model: Model) -> Any:
+    """Where a loaded model lies; None where it does not say."""
+    return getattr(getattr(model, "model", None), "device", None)
+
+
+def free_bytes(model: Model) -> int:
+    """Bytes that are free where the model lies; the machine's own memory where it does not say."""
+    device = device_of(model)
+    if device is None or device.type == "cpu":
+        return int(psutil.virtual_memory().available)
+    from draftproof.backends.memory import available
+
+    return available(device)
+
+
+def advise(measured: Measured, expected: Forecast, there: Memory) -> tuple[bool, str]:
+    """Whether to use the pair, and a sentence that says why."""
+    auto = expected.auto
+    span = f"{auto.speedup:.2f} times plain decoding's speed ({auto.low:.2f} to {auto.high:.2f})"
+    if not there.fits:
+        return False, f"Do not use it: no memory for the caches ({there.describe()})."
+    if expected.fixed.acceptance is None:
+        return False, "Do not use it on such prompts: the drafter found nothing to draft."
+    if auto.speedup >= WORTH and auto.low >= 1:
+        return True, (f"Use it: expect {span}, since {account(measured.costs, expected)}.")
+    causes = reasons(measured.costs, expected)
+    if auto.speedup >= WORTH:
+        return True, f"It may help a little: expect {span}; {causes}."
+    return False, f"Do not use it: expect {span}; {causes}."
+
+
+def account(costs: Costs, expected: Forecast) -> str:
+    """The figures behind a speed-up."""
+    best = expected.fixed.best
+    return (
+        f"{expected.fixed.acceptance:.0%} of drafted tokens are accepted, drafting one costs "
+        f"{costs.ratio:.2f} of a plain pass, and a pass over {best.length + 1} tokens "
+        f"{costs.curve(best.length + 1) / costs.curve(1):.2f} of one"
+    )
+
+
+def reasons(costs: Costs, expected: Forecast) -> str:
+    """What stands in the way: each cause whose cure alone would make speculation pay."""
+    alpha = expected.fixed.acceptance or 0.0
+    single = costs.curve(1)
+
+    def pays(alpha: float, draft_seconds: float, flat: bool) -> bool:
+        def passes(n: int) -> float:
+            return single if flat else costs.curve(n)
+
+        best = theory.best_length(alpha, LONGEST, passes, draft_seconds)
+        gain: float = theory.speedup(alpha, best, passes, draft_seconds)
+        return gain >= max(WORTH, 1.1 * expected.auto.speedup)
+
+    low = f"acceptance is low ({alpha:.0%} of drafted tokens)"
+    dear = f"the draft is not much cheaper than the target (c = {costs.ratio:.2f})"
+    steep = (
+        "passes over several tokens cost too much on this machine "
+        f"(over 4 tokens {costs.curve(4) / single:.2f} times what one costs)"
+    )
+    cures: Sequence[tuple[str, bool]] = (
+        (low, alpha < GOOD and pays(GOOD, costs.draft_seconds, flat=False)),
+        (dear, costs.ratio > CHEAP and pays(alpha, CHEAP * single, flat=False)),
+        (steep, costs.curve(4) > 1.2 * single and pays(alpha, costs.draft_seconds, flat=True)),
+    )
+    causes = [cause for cause, cured in cures if cured]
+    return " and ".join(causes or [low, dear, steep])
