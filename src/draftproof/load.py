@@ -10,7 +10,7 @@ from draftproof.catalog import Progress, resolve, silent
 from draftproof.drafters import DraftModel, NGram, PromptLookup
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
-from draftproof.planner import Auto, Fixed, measure_costs
+from draftproof.planner import Fixed, Measured
 from draftproof.ports import Drafter, Lengths, Model, Tokenizer
 from draftproof.text import shared_ids
 
@@ -119,7 +119,8 @@ def from_transformers(
     model = wrap_model(target)
     text = None if tokenizer is None else wrap_tokenizer(tokenizer)
     if draft is None or isinstance(draft, (str, Drafter)):
-        return compose(model, text, modelless(draft or "none", draft, model), draft_length)
+        name = draft if isinstance(draft, str) else "none"
+        return compose(model, text, modelless(name, draft, model), draft_length)
     if draft_tokenizer is None:
         draft_text = None if text is None else tokenizer_beside(draft)
     else:
@@ -131,10 +132,10 @@ def pair(
     target: Model, tokenizer: Tokenizer | None, draft: Model, draft_tokenizer: Tokenizer | None
 ) -> Drafter:
     """A draft model for a target, once their vocabularies are known to agree."""
-    excluded = None
+    shared = None
     if tokenizer is not None:
-        excluded = shared_ids(tokenizer, draft_tokenizer or tokenizer)
-    return DraftModel(draft, target.vocab_size, excluded)
+        shared = shared_ids(tokenizer, draft_tokenizer or tokenizer)
+    return DraftModel(draft, target.vocab_size, shared)
 
 
 def modelless(name: str, given: Any, target: Model) -> Drafter | None:
@@ -150,7 +151,9 @@ def modelless(name: str, given: Any, target: Model) -> Drafter | None:
     if name == "lookup":
         return PromptLookup()
     if name == "ngram":
-        return NGram.load(Path(given)) if isinstance(given, (str, Path)) else NGram()
+        if isinstance(given, Path) or given not in (None, name):
+            return NGram.load(Path(given), target.vocab_size)
+        return NGram(target.vocab_size)
     raise InvalidSetting(
         f"no drafter is called {name!r}" + (" without a draft model" if name == "model" else ""),
         why="something has to make the drafts",
@@ -164,12 +167,12 @@ def compose(
     drafter: Drafter | None,
     draft_length: int | Literal["auto"],
 ) -> Speculator:
-    """Target, drafter and draft length policy together; `auto` measures their costs here."""
+    """Target, drafter and draft length policy together."""
     lengths: Lengths
     if drafter is None:
         lengths = Fixed(0)
     elif draft_length == "auto":
-        lengths = Auto(measure_costs(target, drafter))
+        lengths = Measured(target, drafter)
     else:
         lengths = Fixed(draft_length)
     return Speculator(target, tokenizer, drafter, lengths)

@@ -213,6 +213,13 @@ class LengthPolicy(Protocol):
 class Lengths(Protocol):
     """Makes the length policy of each request."""
 
-    def begin(self) -> LengthPolicy:
-        """A policy for a new request."""
+    def begin(self, prompt: Prompt, reproducible: bool = False) -> LengthPolicy:
+        """A policy for a new request.
+
+        Args:
+            prompt: The request's prompt.
+            reproducible: The lengths must be the same whenever the request is run again, so they
+                may not depend on the clock. Asked of seeded requests whose rule is not `coupled`:
+                there the text depends on the lengths.
+        """
         ...

@@ -18,7 +18,6 @@ from draftproof.drafters import DraftModel, NGram, PromptLookup
 from draftproof.engine import Generation, Options, Speculator
 from draftproof.errors import (
     BadLogits,
-    DraftproofError,
     EmptyPrompt,
     InvalidInput,
     InvalidSetting,
@@ -218,7 +217,7 @@ def test_case_12_every_row_of_a_batch_equals_its_solo_run() -> None:
         {"temperature": 1.2, "min_p": 0.3, "seed": 5},
         {"temperature": 1.2, "repetition_penalty": 1.5, "frequency_penalty": 0.5, "seed": 5},
     ],
-    ids=lambda options: "+".join(options),
+    ids="+".join,
 )
 def test_case_13_parameters_hold_at_every_position(kind: str, options: dict[str, object]) -> None:
     """Under one seed the coupled text is plain's, so a setting that was not applied at a drafted,
@@ -239,7 +238,7 @@ def test_case_14_acceptance_is_the_overlap_of_the_laws(temperature: float, rule:
     """Acceptance at draft length 1 is E sum min(p, q), by theorem 3.5.
 
     Both laws are the same at every position, some 1700 drafts are judged, and the rate must lie
-    within 4.5 standard deviations: a false alarm in 1 of 100,000 runs of each. Keeping a sampled token
+    within 4.5 standard deviations: a false alarm in 1 of 100,000 runs. Keeping a sampled token
     only where the target samples the same (the equality rule) gives sum p q, more than twice that
     margin away.
     """

@@ -83,7 +83,7 @@ def speedup(
 ) -> float:
     """Over plain decoding, mean of 2 requests of 800 tokens."""
     seconds = [
-        simulate(lengths.begin(), 800, lambda _: acceptance, truth, draft, seed=seed, **world)
+        simulate(lengths.begin((1,)), 800, lambda _: acceptance, truth, draft, seed=seed, **world)
         for seed in range(2)
     ]
     return 800 * truth(1) / float(np.mean(seconds))
@@ -102,13 +102,13 @@ def test_a_hopeless_draft_costs_under_three_percent(
     """B1: START / 256 + RATE is the bound where costs are known; and under 5 % at 64 tokens."""
     truth = CURVES[name]
     for seed in range(2):
-        policy = auto(truth, draft).begin()
+        policy = auto(truth, draft).begin((1,))
         world = {"seed": seed, "noise": noise}
         seconds = simulate(policy, 256, lambda _: acceptance, truth, draft, **world)
         plain = simulate(Fixed(0), 256, lambda _: 0.0, truth, draft, **world)
         assert seconds < 1.03 * plain
         short = simulate(Fixed(0), 64, lambda _: 0.0, truth, draft, **world)
-        policy = auto(truth, draft).begin()
+        policy = auto(truth, draft).begin((1,))
         assert simulate(policy, 64, lambda _: acceptance, truth, draft, **world) < 1.05 * short
 
 
@@ -122,7 +122,7 @@ def test_a_fixed_length_is_the_control() -> None:
 def test_a_draft_as_large_as_the_target_is_never_used(name: str) -> None:
     """B2: even if every token were accepted."""
     truth = CURVES[name]
-    policy = auto(truth, 1.0).begin()
+    policy = auto(truth, 1.0).begin((1,))
     assert simulate(policy, 500, lambda _: 1.0, truth, 1.0) == pytest.approx(500 * truth(1))
     (reason,) = policy.reasons
     assert "off before the first round" in reason
@@ -133,7 +133,7 @@ def test_a_draft_as_large_as_the_target_is_never_used(name: str) -> None:
 def test_a_draft_that_turns_bad_costs_what_it_gained_at_most(name: str) -> None:
     """B4: good for 400 tokens, hopeless for 1000; the loss after the turn is bounded too."""
     truth = CURVES[name]
-    policy = auto(truth, 0.05).begin()
+    policy = auto(truth, 0.05).begin((1,))
     first = simulate(policy, 400, lambda _: 0.9, truth, 0.05)
     after = simulate(policy, 1000, lambda _: 0.02, truth, 0.05, seed=1)
     assert first < 400 * truth(1)
@@ -147,7 +147,7 @@ def test_costs_that_were_measured_wrong_are_found_out() -> None:
     def truth(n: int) -> float:
         return 1.0 if n == 1 else 2.5
 
-    policy = auto(lambda n: 1.0, 0.05).begin()
+    policy = auto(lambda n: 1.0, 0.05).begin((1,))
     seconds = simulate(policy, 400, lambda _: 0.5, truth, 0.2)
     assert seconds < 1.04 * 400
     assert speedup(Fixed(5), 0.5, truth, 0.2) < 0.6  # the control
@@ -172,7 +172,7 @@ def test_auto_comes_near_the_best_fixed_length(name: str, draft: float, acceptan
 def test_where_a_single_draft_is_dear_it_starts_by_a_probe(draft: float) -> None:
     """t(2) = 3 t(1): off at first, since 0.7 would not pay; an acceptance of 0.95 does."""
     lengths = auto(CURVES["float32"], draft)
-    assert lengths.begin().length() == 0
+    assert lengths.begin((1,)).length() == 0
     assert speedup(lengths, 0.95, CURVES["float32"], draft) > 1.3
 
 
@@ -191,7 +191,7 @@ def test_it_learns_costs_that_were_measured_wrong() -> None:
 
 
 def test_one_stall_changes_nothing() -> None:
-    policy = auto(CURVES["gentle"], 0.1).begin()
+    policy = auto(CURVES["gentle"], 0.1).begin((1,))
     simulate(policy, 200, lambda _: 0.8, CURVES["gentle"], 0.1)
     before = policy.length()
     policy.observe(Round(before, before, before + 1, 0.1 * before, 3.0, 0.0))
@@ -202,7 +202,7 @@ def test_one_stall_changes_nothing() -> None:
 def test_a_drafter_that_turns_good_is_found() -> None:
     """Hopeless for 600 tokens, then excellent: switched off, then on by a probe, and it pays."""
     truth = CURVES["gentle"]
-    policy = auto(truth, 0.1).begin()
+    policy = auto(truth, 0.1).begin((1,))
     lost = simulate(policy, 600, lambda _: 0.0, truth, 0.1)
     seconds = simulate(policy, 1000, lambda _: 0.95, truth, 0.1, seed=3)
     assert lost < 1.03 * 600
@@ -215,7 +215,7 @@ def test_a_drafter_that_turns_good_is_found() -> None:
 
 def test_probes_are_rare_and_get_rarer() -> None:
     truth = CURVES["gentle"]
-    policy = auto(truth, 0.1).begin()
+    policy = auto(truth, 0.1).begin((1,))
     rounds: list[int] = []
     for number in range(1200):
         n = policy.length()
@@ -230,18 +230,18 @@ def test_probes_are_rare_and_get_rarer() -> None:
 
 
 def test_where_no_draft_can_pay_there_are_no_probes() -> None:
-    policy = auto(float, 0.1).begin()
+    policy = auto(float, 0.1).begin((1,))
     assert simulate(policy, 800, lambda _: 1.0, float, 0.1) == pytest.approx(800)
 
 
 def test_rounds_without_a_draft_teach_nothing_about_acceptance() -> None:
     """A lookup that finds something in one round of four is worth as much when it does."""
     truth = CURVES["gentle"]
-    policy = auto(truth, 0.0).begin()
+    policy = auto(truth, 0.0).begin((1,))
     seconds = simulate(policy, 600, lambda _: 0.8, truth, 0.0, finds=lambda n: n % 4 == 0)
     assert seconds < 0.8 * 600
     assert policy.reasons == ()
-    idle = auto(truth, 0.0).begin()
+    idle = auto(truth, 0.0).begin((1,))
     assert simulate(idle, 300, lambda _: 0.0, truth, 0.0, finds=lambda _: False) == pytest.approx(
         300
     )
@@ -253,7 +253,7 @@ def test_the_same_observations_give_the_same_lengths() -> None:
     lengths = auto(CURVES["gentle"], 0.1)
     runs = []
     for _ in range(2):
-        policy, seen = lengths.begin(), []
+        policy, seen = lengths.begin((1,)), []
         rng = np.random.default_rng(5)
         for _ in range(100):
             n = policy.length()
@@ -272,7 +272,7 @@ def test_policies_refuse_bad_settings() -> None:
             Auto(costs, **bad)
     with pytest.raises(InvalidSetting, match="draft length"):
         Fixed(-1)
-    assert Fixed(3).begin().length() == 3
+    assert Fixed(3).begin((1,)).length() == 3
 
 
 # --- costs ---

@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-class DraftLength(click.ParamType):
+class DraftLength(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """`auto`, or a number of tokens."""
 
     name = "auto|N"
@@ -28,7 +28,7 @@ class DraftLength(click.ParamType):
         return int(value)
 
 
-class TokenBias(click.ParamType):
+class TokenBias(click.ParamType):  # type: ignore[type-arg]
     """`ID=BIAS`: a token id and what is added to its logit."""
 
     name = "ID=BIAS"

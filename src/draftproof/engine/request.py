@@ -107,11 +107,12 @@ class Running:
         self.prefill_seconds = 0.0
         self._noise = Noise(self.seed)
         self._drafter = drafter
-        self._policy: LengthPolicy = lengths.begin()
         self._proposer: Proposer | None = None
         self._stopper = Stopper(request.limits.stop)
         self._collected = 0
         self._closed = False
+        reproducible = request.seed is not None and not self.coupled
+        self._policy: LengthPolicy = lengths.begin(request.prompt, reproducible)
         started = perf_counter()
         self.session = target.open(request.prompt)
         prefix = self.session.prefix

@@ -165,6 +165,9 @@ def report_logprobs(
     if count is None:
         return None, ()
     logs = log_softmax(logits)
-    likely = np.flatnonzero(logs >= np.partition(logs, -count)[-count]) if count else []
-    order = sorted(likely, key=lambda i: (-logs[i], i))[:count]
+    if count == 0:
+        return float(logs[chosen]), ()
+    count = min(count, len(logs))
+    likely = np.flatnonzero(logs >= np.partition(logs, -count)[-count])
+    order = likely[np.argsort(-logs[likely], kind="stable")][:count]
     return float(logs[chosen]), tuple((int(i), float(logs[i])) for i in order)

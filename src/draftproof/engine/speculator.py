@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -119,9 +119,13 @@ class Speculator:
         self.drafter = drafter
         self.lengths = lengths
 
-    def generate(
-        self, prompt: UserPrompt | Sequence[UserPrompt], **options: Any
-    ) -> Generation | list[Generation]:
+    @overload
+    def generate(self, prompt: UserPrompt, **options: Any) -> Generation: ...
+
+    @overload
+    def generate(self, prompt: Sequence[UserPrompt], **options: Any) -> list[Generation]: ...
+
+    def generate(self, prompt: Any, **options: Any) -> Generation | list[Generation]:
         """Generate to the end.
 
         Args:

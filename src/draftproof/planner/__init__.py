@@ -6,6 +6,7 @@
 
 from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
 from draftproof.planner.length import Auto, Fixed
+from draftproof.planner.measured import Measured
 from draftproof.planner.predict import Plan, Prediction, PromptRun, predict
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CostCurve",
     "Costs",
     "Fixed",
+    "Measured",
     "Plan",
     "Prediction",
     "PromptRun",

@@ -134,6 +134,7 @@ def measure_costs(
     prompt: Prompt | None = None,
     standardise: Standardise | None = None,
     *,
+    sizes: Sequence[int] = SIZES,
     repeats: int = 5,
     budget: float | None = None,
     clock: Clock = time.perf_counter,
@@ -145,6 +146,7 @@ def measure_costs(
         drafter: The drafter.
         prompt: What both start from; some 32 token ids by default.
         standardise: Sampling settings for the drafts; greedy by default.
+        sizes: As in `measure`.
         repeats: As in `measure` and `draft_cost`.
         budget: As in `measure`.
         clock: The time in seconds.
@@ -153,7 +155,7 @@ def measure_costs(
         prompt = tuple(i % target.vocab_size for i in range(32))
     if standardise is None:
         standardise = Standardiser(Sampling())
-    curve = measure(target, prompt, repeats=repeats, budget=budget, clock=clock)
+    curve = measure(target, prompt, sizes=sizes, repeats=repeats, budget=budget, clock=clock)
     return Costs(curve, draft_cost(drafter, prompt, standardise, repeats=repeats, clock=clock))
 
 

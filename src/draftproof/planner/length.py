@@ -32,7 +32,7 @@ import math
 from dataclasses import dataclass
 
 from draftproof import theory
-from draftproof.core import Round
+from draftproof.core import Prompt, Round
 from draftproof.errors import InvalidSetting
 from draftproof.planner.costs import Costs
 from draftproof.ports import LengthPolicy
@@ -57,17 +57,19 @@ class Fixed:
 
     Args:
         tokens: The draft length; 0 is plain decoding.
+        note: Why, for the account.
 
     Raises:
         InvalidSetting: It is negative.
     """
 
     tokens: int
+    note: str = ""
 
     def __post_init__(self) -> None:
         _check("draft length", self.tokens, self.tokens >= 0, "0 or more")
 
-    def begin(self) -> LengthPolicy:
+    def begin(self, prompt: Prompt, reproducible: bool = False) -> LengthPolicy:
         """Itself: it learns nothing."""
         return self
 
@@ -80,8 +82,15 @@ class Fixed:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """It never switches."""
-        return ()
+        """Why the length is what it is, where somebody said."""
+        return (self.note,) if self.note else ()
+
+
+STEADY = Fixed(
+    4,
+    "draft length 4 throughout: under this rule a seeded text depends on the draft lengths, and "
+    "lengths chosen by the clock would not be reproducible",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +117,9 @@ class Auto:
         _check("acceptance", self.acceptance, 0 < self.acceptance < 1, "between 0 and 1")
         _check("weight", self.weight, self.weight > 0, "above 0")
 
-    def begin(self) -> LengthPolicy:
+    def begin(self, prompt: Prompt, reproducible: bool = False) -> LengthPolicy:
         """A policy that knows nothing of other requests."""
-        return AutoPolicy(self)
+        return STEADY if reproducible else AutoPolicy(self)
 
 
 class RunningCosts:
