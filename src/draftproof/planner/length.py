@@ -86,13 +86,6 @@ class Fixed:
         return (self.note,) if self.note else ()
 
 
-STEADY = Fixed(
-    4,
-    "draft length 4 throughout: under this rule a seeded text depends on the draft lengths, and "
-    "lengths chosen by the clock would not be reproducible",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Auto:
     """The length that pays best, zero included; see the module's text.
@@ -281,3 +274,10 @@ def _check(name: str, value: int | float, holds: bool, allowed: str) -> None:
             why="the draft length is chosen from it",
             remedy=f"set {name} to {allowed}",
         )
+
+
+STEADY = Fixed(
+    4,
+    "draft length 4 throughout: under this rule a seeded text depends on the draft lengths, and "
+    "lengths chosen by the clock would not be reproducible",
+)

@@ -26,9 +26,9 @@ def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
     """Keep the longest prefix whose own coin succeeds.
 
     w_i = min(1, w_{i-1} p_i(x_i) / q_i(x_i)) is the weight of the prefix of i tokens, and its coin
-    has probability h_i = S_i / (S_i + 1 - w_i), with h_g = w_g for the whole draft. The paper tosses
-    all coins and keeps the last success; coins are addressed by position, so tossing from the end
-    and stopping at the first success is the same, and the sums S_i behind it are never needed.
+    has probability h_i = S_i / (S_i + 1 - w_i), with h_g = w_g for the whole draft. The paper
+    tosses all coins and keeps the last success. Coins are addressed by position, so tossing from
+    the end up to the first success is the same, and the sums S_i behind it are never needed.
     """
     g = len(draft)
     weights: list[Real] = [1]
