@@ -166,10 +166,10 @@ def test_the_prediction_holds_what_is_then_measured(clock: FakeClock, distance: 
 def test_auto_is_played_out() -> None:
     """Every draft is accepted and free: 9 tokens a pass; none is: plain decoding and its try."""
     costs = Costs(CostCurve((1, 9), (1.0, 1.0)), (0.0,))
-    seconds, tokens, length = simulate(costs, [PromptRun(((8, 8),) * 6)], 54)
+    seconds, tokens, length = simulate(costs, [PromptRun(((8, 8),) * 6)], 54, 8)
     assert (seconds.tolist(), tokens.tolist(), length) == ([6.0], [54.0], 8.0)
     dear = Costs(CostCurve((1, 9), (1.0, 9.0)), (1.0,))
-    seconds, tokens, length = simulate(dear, [PromptRun(((8, 0),) * 50)], 50)
+    seconds, tokens, length = simulate(dear, [PromptRun(((8, 0),) * 50)], 50, 8)
     assert 50 <= seconds.sum() <= 53
     assert length < 0.5
 
@@ -286,7 +286,7 @@ def test_settings_reach_the_runs(run: Callable[..., Result]) -> None:
     """Sampling at a high temperature accepts another share than the argmax."""
     arguments = ("--json", "--limit", "2")
     cold = json.loads(run(*arguments).output)["acceptance"]["overall"]
-    warm = json.loads(run(*arguments, "--temperature", "3", "--seed", "1").output)
+    warm = json.loads(run(*arguments, "--temperature", "3").output)
     assert warm["acceptance"]["overall"] != pytest.approx(cold, abs=0.01)
 
 

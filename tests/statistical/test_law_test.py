@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from fakes import FakeModel
 
-from draftproof.bench.check import Check, Finding, binomial_limit
+from draftproof.bench.check import Check, binomial_limit
+from draftproof.bench.finding import Finding
 from draftproof.bench.law_test import ALPHA, ALTERNATIVES, BETA, LOOK, LawTest, Place
 from draftproof.core import Dense, Draft, Law, Limits, PointMass, Prompt, Verdict
 from draftproof.drafters import DraftModel, PromptLookup

@@ -7,6 +7,7 @@ Only the modules of this package import torch and transformers, and this file im
 `seq2seq`     encoder-decoder models: T5, BART, Marian, Whisper
 `tokenizer`   their tokenizers
 `pretrained`  loading all of them from a folder or a GGUF file
+`gguf_files`  reading a GGUF file once
 `wrap`        taking over what a user loaded
 `cache`       the cache that makes rewinding free
 `session`     one pass over it, shared by both kinds of model
@@ -17,7 +18,14 @@ Only the modules of this package import torch and transformers, and this file im
 `memory`      allocation failures, and the memory that is there
 """
 
-from draftproof.backends.pretrained import load_model, load_tokenizer
+from draftproof.backends.pretrained import load_model, load_model_and_tokenizer, load_tokenizer
 from draftproof.backends.wrap import tokenizer_beside, wrap_model, wrap_tokenizer
 
-__all__ = ["load_model", "load_tokenizer", "tokenizer_beside", "wrap_model", "wrap_tokenizer"]
+__all__ = [
+    "load_model",
+    "load_model_and_tokenizer",
+    "load_tokenizer",
+    "tokenizer_beside",
+    "wrap_model",
+    "wrap_tokenizer",
+]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from draftproof.backends.gguf_files import read_once
 from draftproof.backends.memory import allocating, require
 from draftproof.backends.runtime import quiet, require_runtime
 from draftproof.backends.weights import Weights, corrupt, read_gguf, read_safetensors
@@ -54,7 +55,7 @@ def load_model(path: str | Path, *, device: str | None = None, dtype: str | None
     needed = weights.stored_bytes if number == "auto" else weights.count * number.itemsize
     for memory in {torch.device("cpu"), place}:
         require(needed, memory, what)
-    with quiet(), _reading(path), allocating(what, REMEDY):
+    with _reading(path), allocating(what, REMEDY):
         config = _config(path, weights.architecture)
         kind = _auto_class(config, path)
         model, report = kind.from_pretrained(
@@ -71,6 +72,18 @@ def load_model(path: str | Path, *, device: str | None = None, dtype: str | None
     return wrap_model(model, path.name if path.is_dir() else path.stem)
 
 
+def load_model_and_tokenizer(
+    path: str | Path, *, device: str | None = None, dtype: str | None = None
+) -> tuple[Model, Tokenizer]:
+    """Both, reading a GGUF file once; arguments and errors are those of the two functions."""
+    path = _existing(path)
+    if path.is_dir():
+        return load_model(path, device=device, dtype=dtype), load_tokenizer(path)
+    require_runtime("gguf")
+    with read_once():
+        return load_model(path, device=device, dtype=dtype), load_tokenizer(path)
+
+
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load the tokenizer that belongs to the model at `path`.
 
@@ -85,6 +98,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     from draftproof.backends.tokenizer import TransformersTokenizer
 
     path = _existing(path)
+    if path.is_file():
+        require_runtime("gguf")
     if path.is_dir() and not any(
         (path / name).is_file()
         for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -94,7 +109,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             why="text becomes token ids by the tokenizer that the model was trained with",
             remedy="put the model's tokenizer files (tokenizer.json) beside its weights",
         )
-    with quiet(), _reading(path):
+    with _reading(path):
         return TransformersTokenizer(AutoTokenizer.from_pretrained(**_source(path)))
 
 
@@ -230,11 +245,12 @@ def _auto_class(config: Any, path: Path) -> Any:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in whatever a reader says of a damaged one."""
+    """Keep the readers quiet, and name the file in whatever they say of a damaged one."""
     from safetensors import SafetensorError
 
     try:
-        yield
+        with quiet(), read_once() if path.is_file() else nullcontext():
+            yield
     except Exception as error:
         # The tokenizers library raises Exception itself.
         if type(error) is not Exception and not isinstance(

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from draftproof import theory
-from draftproof.bench.plan import LONGEST, Forecast, Measured
+from draftproof.bench.plan import Forecast, Measured
 from draftproof.planner import Costs
 from draftproof.ports import Drafter, Model
 
@@ -111,7 +111,7 @@ def advise(measured: Measured, expected: Forecast, there: Memory) -> tuple[bool,
         return False, "Do not use it on such prompts: the drafter found nothing to draft."
     if auto.speedup >= WORTH and auto.low >= 1:
         return True, (f"Use it: expect {span}, since {account(measured.costs, expected)}.")
-    causes = reasons(measured.costs, expected)
+    causes = reasons(measured, expected)
     if auto.speedup >= WORTH:
         return True, f"It may help a little: expect {span}; {causes}."
     return False, f"Do not use it: expect {span}; {causes}."
@@ -127,8 +127,9 @@ def account(costs: Costs, expected: Forecast) -> str:
     )
 
 
-def reasons(costs: Costs, expected: Forecast) -> str:
+def reasons(measured: Measured, expected: Forecast) -> str:
     """What stands in the way: each cause whose cure alone would make speculation pay."""
+    costs = measured.costs
     alpha = expected.fixed.acceptance or 0.0
     single = costs.curve(1)
 
@@ -136,7 +137,7 @@ def reasons(costs: Costs, expected: Forecast) -> str:
         def passes(n: int) -> float:
             return single if flat else costs.curve(n)
 
-        best = theory.best_length(alpha, LONGEST, passes, draft_seconds)
+        best = theory.best_length(alpha, measured.longest, passes, draft_seconds)
         gain: float = theory.speedup(alpha, best, passes, draft_seconds)
         return gain >= max(WORTH, 1.1 * expected.auto.speedup)
 

@@ -7,30 +7,26 @@
 `self_draft`
     The target as its own draft: p is q up to that rounding, so everything is accepted.
 `output_law`
-    The law of what the engine emits, token by token, against the target's (`law_test`).
+    The law of what the engine emits, token by token, against the target's (`output_law`).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from time import perf_counter
-from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
-from draftproof.bench.law_test import ALPHA, BETA, EFFECT, LawTest, Place, masses
+from draftproof.bench.finding import Finding, Status
+from draftproof.bench.law_test import ALPHA
 from draftproof.bench.memo import MemoModel
-from draftproof.bench.recorder import Recorder
+from draftproof.bench.output_law import TEST, output_law
 from draftproof.bench.rounding import Margins, Rounding, measure_rounding
 from draftproof.core import Rule
 from draftproof.drafters import DraftModel
 from draftproof.engine import Generation, Request, Running, decode
 from draftproof.planner import Fixed
 from draftproof.ports import Drafter, Model
-from draftproof.sampling import Sampling, log_softmax
+from draftproof.sampling import Sampling
 
 LENGTHS = (1, 3, 7)  # draft lengths of the greedy test
 GREEDY_TOKENS = 24
@@ -39,27 +35,13 @@ SELF_PROMPTS = 2
 LAW_LENGTH = 3  # long enough for every rule to look behind a rejection
 SELF_ALPHA = 1e-3  # probability that rounding alone rejects more self-drafts than are allowed
 
-Status: TypeAlias = Literal["pass", "fail", "undecided", "skipped"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one test found: a line for a person, and its figures."""
-
-    test: str
-    status: Status
-    line: str
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def fine(self) -> bool:
-        """Whether it stands in nobody's way; a test that came to no decision does."""
-        return self.status in ("pass", "skipped")
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an output leaves plain decoding's; `margin` is plain's best token over its second."""
+    """Where an output leaves plain decoding's.
+
+    `margin` is how far plain's token is ahead of the one that was chosen, in log-probability.
+    """
 
     prompt: int
     draft_length: int
@@ -76,7 +58,7 @@ class Check:
         drafter: What drafts for it.
         requests: One per prompt; their limits and seeds are replaced.
         rules: Rules whose output is tested where sampling is on.
-        lengths: Draft lengths of the greedy test; the last is measured for rounding, too.
+        lengths: Draft lengths of the greedy test, for which the rounding is measured, too.
         law_length: Draft length of the law test.
         budget: Most seconds that the law test may take, over all rules.
     """
@@ -101,7 +83,7 @@ class Check:
             yield self.self_draft_greedy()
             if self._sampling.temperature == 0:
                 yield Finding(
-                    "output law",
+                    TEST,
                     "skipped",
                     "at temperature 0 the target's law is one certain token, so that equality "
                     "with plain decoding is the whole of it",
@@ -136,9 +118,9 @@ class Check:
                 passes += run.stats.rounds
                 at = first_difference(ids, run.token_ids)
                 if at is not None:
-                    differences.append(
-                        Difference(prompt, length, at, seen[prompt].margin(ids[:at]))
-                    )
+                    chosen = run.token_ids[at] if at < len(run.token_ids) else None
+                    margin = seen[prompt].margin(ids[:at], chosen)
+                    differences.append(Difference(prompt, length, at, margin))
         passes += self.memo.passes
         return self._greedy_finding(differences, sum(map(len, plain)), passes)
 
@@ -160,7 +142,7 @@ class Check:
             line += "equal to plain decoding"
         if ties:
             margins = ", ".join(f"margin {tie.margin:.3g}" for tie in ties)
-            line += f" but for {len(ties)} near-ties ({margins})"
+            line += f" but for near-ties ({margins})"
         details = {
             "tokens": tokens,
             "different": [asdict(difference) for difference in wrong],
@@ -216,53 +198,16 @@ class Check:
         return Finding("self-draft", "fail" if rejected > allowed else "pass", line, details)
 
     def output_law(self, rule: Rule) -> Finding:
-        """Run the engine over seeds 0, 1, 2, ... until the test of its output decides."""
-        memo, recorder = self.memo, Recorder(memoised(self.drafter))
-        test = LawTest(alpha=ALPHA / len(self.rules))
-        requests = self._sampled_requests(self.law_length + 1)
-        started, passes_before, seed = perf_counter(), memo.passes, 0
-        try:
-            while not test.done and perf_counter() - started < self.budget / len(self.rules):
-                request = replace(requests[seed % len(requests)], seed=seed, rule=rule)
-                running = Running(request, memo, None, recorder, Fixed(self.law_length))
-                for _ in decode([running]):
-                    pass
-                self._observe(test, running, recorder)
-                seed += 1
-        finally:
-            if isinstance(recorder.model, MemoModel):
-                recorder.model.close()
-        seconds = perf_counter() - started
-        drafts = recorder.model.passes if isinstance(recorder.model, MemoModel) else 0
-        details = {
-            "rule": rule, "tokens": test.tokens, "runs": seed, "seconds": seconds,
-            "target_passes": memo.passes - passes_before, "draft_passes": drafts,
-            "impossible_token": test.impossible, "false_alarm": ALPHA, "miss": BETA,
-            "evidence": {
-                r.alternative.name: {
-                    "outcome": r.outcome,
-                    "nats": r.evidence if math.isfinite(r.evidence) else None,
-                }
-                for r in test.ratios
-            },
-        }  # fmt: skip
-        return Finding("output law", *law_line(test, rule, details))
-
-    def _observe(self, test: LawTest, running: Running, recorder: Recorder) -> None:
-        """Hold a run's tokens to the target's law, computed apart from the engine's."""
-        session = self.memo.open(running.request.prompt)
-        prefix, ids = session.prefix, [token.id for token in running.tokens]
-        if len(prefix) > 1:
-            session.score(prefix[:-1], keep=0)
-        rows = session.score([prefix[-1], *ids[:-1]], keep=len(ids))
-        for i, token in enumerate(running.tokens):
-            law = running.standardiser.law(rows[i], ids[:i])
-            p = masses(law, self.memo.vocab_size)
-            q = recorder.law(running.tokens, i)
-            raw = np.exp(log_softmax(rows[i]))
-            test.observe(token.id, Place(p, None if q is None else masses(q, len(p)), raw))
-            if test.done:
-                break
+        """The sequential test of one rule, with its share of the budget and of the false alarms."""
+        return output_law(
+            self.memo,
+            self.drafter,
+            self._sampled_requests(self.law_length + 1),
+            rule,
+            length=self.law_length,
+            budget=self.budget / len(self.rules),
+            alpha=ALPHA / len(self.rules),
+        )
 
     def _play(
         self, request: Request, target: Model, drafter: Drafter | None, length: int
@@ -285,55 +230,6 @@ class Check:
             replace(r, limits=replace(r.limits, max_tokens=tokens, min_tokens=0, stop=()))
             for r in self.requests
         ]
-
-
-def law_line(
-    test: LawTest, rule: Rule, figures: dict[str, Any]
-) -> tuple[Status, str, dict[str, Any]]:
-    """The law test's outcome in words."""
-    effort = (
-        f"{test.tokens} tokens, {figures['target_passes']} target and "
-        f"{figures['draft_passes']} draft passes, {figures['seconds']:.0f} s"
-    )
-    odds = f"false alarms at most {ALPHA:g}, misses at most {BETA:g} for an error of {EFFECT:.0%}"
-    by = {
-        outcome: [r.alternative.name for r in test.ratios if r.outcome == outcome]
-        for outcome in ("open", "found", "ruled out", "same law", "no occasion")
-    }
-    if test.impossible is not None:
-        said = f"token {test.impossible} came out, which the target's law excludes"
-        return "fail", f"{rule}: {said} ({effort})", figures
-    if by["found"]:
-        return "fail", f"{rule}: the output {', '.join(by['found'])} ({effort}; {odds})", figures
-    parts = []
-    if by["ruled out"]:
-        parts.append(f"ruled out: {', '.join(by['ruled out'])}")
-    if by["same law"]:
-        parts.append(f"nothing to distinguish: {', '.join(by['same law'])}")
-    if by["open"]:
-        evidence = ", ".join(
-            f"{r.alternative.name} ({r.evidence:+.1f} of {math.log(test.beta):+.1f})"
-            for r in test.ratios
-            if r.outcome == "open"
-        )
-        parts.append(f"no decision yet on: {evidence}; allow more time with --budget")
-    if by["no occasion"]:
-        parts.append(
-            f"too few such tokens to judge: {', '.join(by['no occasion'])}; "
-            "give --prompts that the drafter finds drafts for"
-        )
-    if by["open"] or by["no occasion"]:
-        return "undecided", f"{rule}: undecided: {'; '.join(parts)} ({effort})", figures
-    return "pass", f"{rule}: the target's law; {'; '.join(parts)} ({effort}; {odds})", figures
-
-
-def memoised(drafter: Drafter) -> Drafter:
-    """The drafter over a remembering model, where it drafts by a model of this project's kind."""
-    if not isinstance(drafter, DraftModel):
-        return drafter
-    twin = copy.copy(drafter)
-    twin.model = MemoModel(drafter.model)
-    return twin
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -31,7 +31,8 @@ from draftproof.planner import (
 )
 from draftproof.ports import Drafter, Model
 
-LONGEST = 8  # draft length of the measured runs, and the longest that is predicted
+LONGEST = 8  # draft length of the measured runs with a draft model, and the longest predicted
+LONGEST_FREE = 16  # the same where drafts cost no passes
 PLAIN_TOKENS = 12
 REPEATS = 7  # of the cost curve
 DRIFT = 0.04  # relative standard deviation of a speed-up measured again on the same machine
@@ -50,11 +51,13 @@ class Measured:
         costs: Target and drafter in use; the target's seconds include the decision after a pass.
         runs: The rounds of each prompt's speculative run.
         tokens: Most tokens of each.
+        longest: Their draft length.
     """
 
     costs: Costs
     runs: tuple[PromptRun, ...]
     tokens: int
+    longest: int
 
 
 @dataclass(slots=True)
@@ -77,7 +80,8 @@ def measure_pair(
     Args:
         target: The target.
         drafter: What drafts for it.
-        requests: One per prompt; the limits' `max_tokens` are replaced.
+        requests: One per prompt; the limits' `max_tokens` are replaced, and the seeds where none
+            is given, so that planning again decodes the same.
         tokens: Tokens of the speculative runs, at least 1.
         tell: Told what runs next, how much is done, and of how much.
 
@@ -90,22 +94,30 @@ def measure_pair(
             why="acceptance is measured by decoding",
             remedy="set --limit to 1 or more",
         )
+    longest = LONGEST_FREE if drafter.model is None else LONGEST
     steps = len(requests) + 1
     tell("timing passes", 0, steps)
-    curve = measure(target, requests[0].prompt, sizes=sizes(), repeats=REPEATS)
-    play(target, drafter, requests[0], LONGEST, LONGEST + 1)  # warms up the draft and the loop
+    curve = measure(target, requests[0].prompt, sizes=sizes(longest), repeats=REPEATS)
+    play(target, drafter, requests[0], longest, longest + 1)  # warms up the draft and the loop
     accounts = Accounts()
-    for index, request in enumerate(requests):
+    for index, request in enumerate(map(seeded, requests, range(len(requests)))):
         tell(f"decoding prompt {index + 1}", index + 1, steps)
         accounts.plain += play(target, None, request, 0, min(PLAIN_TOKENS, tokens))
-        accounts.drafted.append(play(target, drafter, request, LONGEST, tokens))
+        accounts.drafted.append(play(target, drafter, request, longest, tokens))
     costs = Costs(in_use(curve, accounts), draft_samples(accounts))
-    return Measured(costs, tuple(map(prompt_run, accounts.drafted)), tokens)
+    return Measured(costs, tuple(map(prompt_run, accounts.drafted)), tokens, longest)
 
 
-def sizes() -> tuple[int, ...]:
-    """Tokens per pass that are timed: every draft length up to the longest."""
-    return tuple(range(1, LONGEST + 2))
+def seeded(request: Request, seed: int) -> Request:
+    """The request with a seed; "auto" means what it does without one."""
+    if request.seed is not None:
+        return request
+    return replace(request, seed=seed, rule="block" if request.rule == "auto" else request.rule)
+
+
+def sizes(longest: int) -> tuple[int, ...]:
+    """Tokens per pass that are timed: every draft length to `LONGEST`, and every fourth beyond."""
+    return (*range(1, LONGEST + 2), *range(LONGEST + 5, longest + 2, 4))
 
 
 def play(
@@ -172,24 +184,25 @@ def forecast(measured: Measured, seed: int = 0) -> Forecast:
     dice = np.random.default_rng(seed)
     fixed = predict(measured.costs, measured.runs, dice, drift=DRIFT)
     runs = [run for run in measured.runs if run.rounds]
-    seconds, tokens, lengths = simulate(measured.costs, runs, measured.tokens)
+    longest, most = measured.longest, measured.tokens
+    seconds, tokens, mean_length = simulate(measured.costs, runs, most, longest)
     plain = measured.costs.curve(1)
     value = plain * tokens.sum() / seconds.sum()
     draws = []
     for _ in range(CURVES):
         costs = measured.costs.resampled(dice)
-        drawn_seconds, drawn_tokens, _ = simulate(costs, runs, measured.tokens)
+        drawn_seconds, drawn_tokens, _ = simulate(costs, runs, most, longest)
         for _ in range(DRAWS):
             picks = dice.integers(len(runs), size=len(runs))
             ratio = costs.curve(1) * drawn_tokens[picks].sum() / drawn_seconds[picks].sum()
             draws.append(ratio * np.exp(DRIFT * dice.standard_normal()))
     low, high = np.quantile(draws, EDGES)
-    length = round(lengths)
-    return Forecast(fixed, Prediction(length, float(value), float(low), float(high)), lengths)
+    auto = Prediction(round(mean_length), float(value), float(low), float(high))
+    return Forecast(fixed, auto, mean_length)
 
 
 def simulate(
-    costs: Costs, runs: Sequence[PromptRun], tokens: int
+    costs: Costs, runs: Sequence[PromptRun], tokens: int, longest: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Play `auto` against recorded rounds, in their order and from the first again at the end.
 

@@ -59,10 +59,11 @@ class Margins:
             logs: Float64[np.ndarray, "vocab"] = np.log(law.probs)
         return logs
 
-    def margin(self, output: Sequence[int]) -> float:
-        """How far the best token is ahead of the second best."""
-        second, best = np.sort(self.scores(self.row(output), output))[-2:]
-        return float(best - second)
+    def margin(self, output: Sequence[int], chosen: int | None = None) -> float:
+        """How far the best token after `output` is ahead of `chosen`, or of the second best."""
+        scores = self.scores(self.row(output), output)
+        second, best = np.sort(scores)[-2:]
+        return float(best - (second if chosen is None else scores[chosen]))
 
 
 @dataclass(slots=True)

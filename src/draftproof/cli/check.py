@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from draftproof.bench.check import LAW_LENGTH, LENGTHS, Check, Finding
+from draftproof.bench.check import LAW_LENGTH, LENGTHS, Check
+from draftproof.bench.finding import Finding
 from draftproof.bench.prompts import read_prompts
 from draftproof.cli.options import json_option, law_options, pair_options, split, verify_option
 from draftproof.cli.progress import load_with_progress

@@ -36,7 +36,6 @@ from draftproof.errors import InvalidSetting
 @placement_options
 @law_options
 @verify_option
-@click.option("--seed", type=int, help="Makes sampled outputs reproducible.")
 @click.option(
     "--prompts",
     type=click.Path(dir_okay=False, path_type=Path),
