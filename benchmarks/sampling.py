@@ -1,23 +1,25 @@
 """Milliseconds of laws and rules at a vocabulary of 152,000 and 8 drafted tokens.
 
-    python benchmarks/sampling.py [--vocab N] [--drafted N] [--repeats N]
+    python benchmarks/sampling.py [--vocab N] [--drafted N] [--repeats N] [--output FILE]
 
 The logits are made at random: Zipf-like, as a language model's, with the draft's near the target's.
-The last line of stdout is one JSON document.
+The result is written with its provenance to benchmarks/results/, and the last line of stdout is
+the same JSON document.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from draftproof.bench.provenance import check_output, provenance, write_result
 from draftproof.core import Draft, Law, Verdict
 from draftproof.rng import Chooser, Independent, Noise, Shared
 from draftproof.sampling import Sampling, Standardiser
@@ -139,8 +141,7 @@ def measure(vocab: int, drafted: int, repeats: int) -> dict[str, Any]:
         "law_ms_per_position": laws,
         "rules": rules,
         "laws_and_rule_ms_per_round": rounds,
-        "numpy": np.__version__,
-        "machine": platform.machine(),
+        "provenance": provenance({}),
     }
 
 
@@ -149,7 +150,9 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=152_000)
     parser.add_argument("--drafted", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
+    check_output(args.output)
     result = measure(args.vocab, args.drafted, args.repeats)
     for name, ms in result["law_ms_per_position"].items():
         print(f"law   {name:36} {ms:8.3f} ms per position")
@@ -160,6 +163,7 @@ def main() -> None:
                     f"rule  {name:16} {kind} draft, {rule:8} {entry['ms']:8.3f} ms per round, "
                     f"{entry['accepted']} accepted"
                 )
+    write_result("sampling", result, args.output)
     print(json.dumps(result))
 
 

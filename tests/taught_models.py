@@ -23,6 +23,7 @@ CORPUS = [
     "wizards brew very strong potions, judge boxing matches and quietly pack five dozen jugs of",
     "liquid; every morning someone counts hundreds of clouds, thousands of leaves, millions of",
     "drops, planets, stars, galaxies, engines, drafts, targets, rounds, verdicts and residuals",
+    "under grey bridges nobody whispers, yet beyond their arches children gather bright pebbles",
 ]
 CHAT = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"

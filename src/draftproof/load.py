@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from draftproof.catalog import Progress, resolve, silent
 from draftproof.drafters import DraftModel, NGram, PromptLookup
@@ -52,6 +53,9 @@ def load(
         draft, drafter = None, draft
     if drafter is None:
         drafter = "none" if draft is None else "model"
+    check_drafter(drafter, draft)
+    if draft_length != "auto":
+        Fixed(draft_length)  # refuses what it cannot be, before anything is loaded
     named = draft if drafter == "model" and isinstance(draft, (str, Path)) else None
     parts = load_parts(
         target, named, device=device, dtype=dtype,
@@ -81,15 +85,17 @@ def load_parts(
     progress: Progress = silent,
 ) -> Parts:
     """Load a target and, where one is named, its draft model; the arguments are those of `load`."""
-    from draftproof.backends import load_model, load_tokenizer
+    from draftproof.backends import load_model_and_tokenizer
 
     path = resolve(str(target), progress)
-    model, tokenizer = load_model(path, device=device, dtype=dtype), load_tokenizer(path)
+    model, tokenizer = load_model_and_tokenizer(path, device=device, dtype=dtype)
     if draft is None:
         return Parts(model, tokenizer, None)
     path = resolve(str(draft), progress)
-    draft_model = load_model(path, device=draft_device or device, dtype=draft_dtype)
-    return Parts(model, tokenizer, pair(model, tokenizer, draft_model, load_tokenizer(path)))
+    draft_model, draft_tokenizer = load_model_and_tokenizer(
+        path, device=draft_device or device, dtype=draft_dtype
+    )
+    return Parts(model, tokenizer, pair(model, tokenizer, draft_model, draft_tokenizer))
 
 
 def from_transformers(
@@ -99,6 +105,7 @@ def from_transformers(
     *,
     draft_tokenizer: Any = None,
     draft_length: int | Literal["auto"] = "auto",
+    decoder_prefix: Sequence[int] | None = None,
 ) -> Speculator:
     """Use models that are already loaded with transformers; they are not changed.
 
@@ -109,23 +116,29 @@ def from_transformers(
         draft_tokenizer: The draft's, where it is not the same object. Where it is left out and the
             draft was loaded from a folder or hub repository, the one found there is compared.
         draft_length: As in `load`.
+        decoder_prefix: The first tokens of an encoder-decoder model's decoder, such as Whisper's
+            start, language and task. By default those of its generation settings; a Whisper that
+            these leave without a language finds it in the sound.
 
     Raises:
+        InvalidSetting: No drafter has that name, or `decoder_prefix` does not fit the model.
         UnsupportedModel: A model's cache cannot be rewound exactly.
         TokenizerMismatch: The tokenizers give different strings to the same ids.
     """
     from draftproof.backends import tokenizer_beside, wrap_model, wrap_tokenizer
 
-    model = wrap_model(target)
+    model = wrap_model(target, prefix=decoder_prefix)
     text = None if tokenizer is None else wrap_tokenizer(tokenizer)
     if draft is None or isinstance(draft, (str, Drafter)):
         name = draft if isinstance(draft, str) else "none"
+        check_drafter(name, None if isinstance(draft, str) else draft)
         return compose(model, text, modelless(name, draft, model), draft_length)
     if draft_tokenizer is None:
         draft_text = None if text is None else tokenizer_beside(draft)
     else:
         draft_text = wrap_tokenizer(draft_tokenizer)
-    return compose(model, text, pair(model, text, wrap_model(draft), draft_text), draft_length)
+    small = wrap_model(draft, prefix=decoder_prefix)
+    return compose(model, text, pair(model, text, small, draft_text), draft_length)
 
 
 def pair(
@@ -138,11 +151,37 @@ def pair(
     return DraftModel(draft, target.vocab_size, shared)
 
 
-def modelless(name: str, given: Any, target: Model) -> Drafter | None:
-    """A drafter without a model, by name; or the object that was passed in.
+def check_drafter(name: str, given: Any) -> None:
+    """Refuse, before anything is loaded, what cannot draft.
+
+    Args:
+        name: The drafter's.
+        given: The draft model, file of counts or `Drafter` that was passed in.
 
     Raises:
-        InvalidSetting: No drafter has that name.
+        InvalidSetting: No drafter has that name, or it has no use for `given`, or needs it.
+    """
+    if isinstance(given, Drafter):
+        return
+    if name not in get_args(DrafterName) or (name == "model" and given is None):
+        raise InvalidSetting(
+            f"no drafter is called {name!r}" + (" without a draft model" if name == "model" else ""),
+            why="something has to make the drafts",
+            remedy="use lookup, ngram or none, name a draft model, or pass a Drafter",
+        )
+    if name in ("lookup", "none") and given is not None:
+        raise InvalidSetting(
+            f"the drafter {name!r} was given the draft {given}",
+            why="it drafts without a model, so that the draft would be ignored",
+            remedy="leave out the draft, or use the drafter model",
+        )
+
+
+def modelless(name: str, given: Any, target: Model) -> Drafter | None:
+    """A drafter without a model, by name (see `check_drafter`); or the object that was passed in.
+
+    Raises:
+        InvalidSetting: A file of counts cannot be used.
     """
     if isinstance(given, Drafter):
         return given
@@ -150,15 +189,9 @@ def modelless(name: str, given: Any, target: Model) -> Drafter | None:
         return None
     if name == "lookup":
         return PromptLookup()
-    if name == "ngram":
-        if isinstance(given, Path) or given not in (None, name):
-            return NGram.load(Path(given), target.vocab_size)
-        return NGram(target.vocab_size)
-    raise InvalidSetting(
-        f"no drafter is called {name!r}" + (" without a draft model" if name == "model" else ""),
-        why="something has to make the drafts",
-        remedy="use lookup, ngram or none, name a draft model, or pass a Drafter",
-    )
+    if isinstance(given, Path) or given not in (None, name):
+        return NGram.load(Path(given), target.vocab_size)
+    return NGram(target.vocab_size)
 
 
 def compose(

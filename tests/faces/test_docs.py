@@ -21,6 +21,7 @@ from typing import Any
 import click
 import pytest
 
+import draftproof
 from draftproof.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +144,7 @@ def console_commands() -> Iterator[tuple[str, str]]:
                 yield f"{path.name}:{line}", command
 
 
-@pytest.mark.parametrize(("where", "command"), console_commands())
+@pytest.mark.parametrize(("where", "command"), list(console_commands()))
 def test_commands_parse(where: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command exists, its options are valid and its arguments there; nothing is executed."""
     for found in commands().values():
@@ -295,3 +296,15 @@ def test_the_map_of_the_repository_is_complete() -> None:
         if not path.name.startswith("_") and path.name != "py.typed"
     }
     assert mapped == there
+
+
+def test_the_citation_is_of_this_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {draftproof.__version__}\n" in text
+    changed = re.search(
+        rf"^## {re.escape(draftproof.__version__)} \(([\d-]+)\)",
+        (ROOT / "CHANGELOG.md").read_text(),
+        re.M,
+    )
+    assert changed is not None
+    assert f"\ndate-released: {changed[1]}\n" in text

@@ -5,6 +5,7 @@ Only the modules of this package import torch and transformers, and this file im
 
 `causal`      decoder-only models
 `seq2seq`     encoder-decoder models: T5, BART, Marian, Whisper
+`prefix`      the first tokens of their decoders
 `tokenizer`   their tokenizers
 `pretrained`  loading all of them from a folder or a GGUF file
 `gguf_files`  reading a GGUF file once

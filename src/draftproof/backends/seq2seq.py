@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftproof.backends.cache import RewindableCache
 from draftproof.backends.loaded import LoadedModel
 from draftproof.backends.memory import allocating
+from draftproof.backends.prefix import REMEDY, Prefix, default_prefix
 from draftproof.backends.session import CachedSession
 from draftproof.core import Prompt
 from draftproof.errors import (
@@ -35,12 +36,14 @@ class Seq2SeqModel(LoadedModel):
         model: What `AutoModelForSeq2SeqLM` or `AutoModelForSpeechSeq2Seq` loads, in evaluation
             mode; it is only read.
         name: What messages call it; by default where it was loaded from.
-        prefix: The decoder's first tokens, such as Whisper's language and task. By default the
-            start token and the tokens that the generation settings force after it.
+        prefix: The decoder's first tokens, such as Whisper's language and task. By default those
+            of the generation settings; where these leave the language open, the model finds it in
+            the sound, as in transformers.
 
     Raises:
         UnsupportedModel: It is not an encoder-decoder model that reads token ids or features.
-        InvalidSetting: The decoder's first tokens do not follow from the generation settings.
+        InvalidSetting: The decoder's first tokens do not follow from the generation settings, or
+            are not tokens of the model.
     """
 
     ids_name = "decoder_input_ids"
@@ -49,13 +52,20 @@ class Seq2SeqModel(LoadedModel):
         self, model: Any, name: str | None = None, *, prefix: tuple[int, ...] | None = None
     ) -> None:
         super().__init__(model, name)
-        self.prefix = self._default_prefix() if prefix is None else prefix
-        if not self.prefix:
+        self.prefix = default_prefix(model, self._name) if prefix is None else Prefix(prefix)
+        if not self.prefix.tokens:
             raise InvalidSetting(
                 f"the decoder of {self._name} has no first token",
                 why="the first token's law needs at least one token before it",
-                remedy="pass `prefix`, the decoder's first token ids",
+                remedy=REMEDY,
             )
+        for token in self.prefix.tokens:
+            if not 0 <= token < self.decoder.input_rows:
+                raise InvalidSetting(
+                    f"the decoder of {self._name} cannot begin with token {token}",
+                    why=f"its token ids run from 0 to {self.decoder.input_rows - 1}",
+                    remedy=REMEDY,
+                )
 
     @property
     def speech(self) -> bool:
@@ -84,9 +94,24 @@ class Seq2SeqModel(LoadedModel):
                 inputs = torch.tensor(prompt, dtype=self.model.dtype, device=device)[None]
             encoded = self.model.get_encoder()(inputs, return_dict=True)
         outputs = BaseModelOutput(last_hidden_state=encoded.last_hidden_state)
+        prefix = self.prefix.tokens
+        if self.prefix.languages:
+            prefix = (prefix[0], self._language(outputs), *prefix[1:])
+        return self._session(prefix, outputs)
+
+    def _session(self, prefix: tuple[int, ...], outputs: Any) -> CachedSession:
         layers = RewindableCache()
         cache = EncoderDecoderCache(layers, DynamicCache())
-        return CachedSession(self.decoder, self.prefix, layers, cache, {"encoder_outputs": outputs})
+        return CachedSession(self.decoder, prefix, layers, cache, {"encoder_outputs": outputs})
+
+    def _language(self, outputs: Any) -> int:
+        """The language that the model finds most likely: one pass over its start token."""
+        session = self._session(self.prefix.tokens[:1], outputs)
+        try:
+            (logits,) = session.score(session.prefix, keep=1)
+        finally:
+            session.close()
+        return max(self.prefix.languages, key=lambda token: float(logits[token]))
 
     def _check_prompt(self, prompt: Prompt) -> None:
         config = self.model.config
@@ -131,25 +156,6 @@ class Seq2SeqModel(LoadedModel):
         config = self.model.config
         return np.zeros((config.num_mel_bins, 2 * config.max_source_positions), np.float32)
 
-    def _default_prefix(self) -> tuple[int, ...]:
-        settings = self.model.generation_config
-        start = settings.decoder_start_token_id
-        if start is None:
-            start = self.model.config.decoder_start_token_id
-        if start is None:
-            start = settings.bos_token_id
-        forced = sorted(getattr(settings, "forced_decoder_ids", None) or ())
-        unset = any(token is None for _, token in forced)
-        if unset or (not forced and getattr(settings, "is_multilingual", False)):
-            raise InvalidSetting(
-                f"{self._name} must be told what to transcribe",
-                why="it knows several languages and tasks and starts from their tokens",
-                remedy="pass `prefix`: the ids of its start, language and task tokens",
-            )
-        first = settings.forced_bos_token_id
-        tokens = [start, first, *(token for _, token in forced)]
-        return tuple(int(token) for token in tokens if token is not None)
-
     def _refuse_unrewindable(self) -> None:
         if not self.model.config.is_encoder_decoder or not self.model.can_generate():
             raise UnsupportedModel(
@@ -164,6 +170,12 @@ class Seq2SeqModel(LoadedModel):
                 f"{self._name} ({type(self.model).__name__}) reads {self.model.main_input_name}",
                 why="prompts here are token ids or the features of speech",
                 remedy="use a text or speech model",
+            )
+        if self.model.main_input_name == SPEECH and not hasattr(self.model.config, "num_mel_bins"):
+            raise UnsupportedModel(
+                f"{self._name} ({type(self.model).__name__}) reads features of another kind",
+                why="speech is read here as log-mel features of a fixed length, as Whisper does",
+                remedy="use a Whisper model",
             )
         if getattr(self.model, "_is_stateful", False):
             raise self._refuse("has recurrent layers, which cannot be rewound")

@@ -12,8 +12,8 @@ from draftproof.load import load
 
 def load_with_progress(**loading: Any) -> Speculator:
     """`load`, with downloads shown; without --draft and --drafter, prompt lookup drafts."""
-    if loading.get("drafter") is None:
-        loading["drafter"] = "lookup" if loading.get("draft") is None else "model"
+    if loading.get("drafter") is None and loading.get("draft") is None:
+        loading["drafter"] = "lookup"
     names = [str(loading[role]) for role in ("target", "draft") if loading.get(role) is not None]
     with fetching(Catalog(), *names) as bar:
         return load(**loading, progress=bar)

@@ -170,7 +170,7 @@ class Speculator:
             presence_penalty=options.presence_penalty,
             frequency_penalty=options.frequency_penalty,
             logit_bias=dict(options.logit_bias),
-            banned=(*self._forbidden(), *self._banned(options.banned)),
+            banned=(*self.target.banned, *self._banned(options.banned)),
         )
         eos = self.target.eos if options.eos is None else frozenset(options.eos)
         stop = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop)
@@ -189,12 +189,6 @@ class Speculator:
         if isinstance(prompt, np.ndarray) and prompt.ndim == 2:
             return prompt.astype(np.float32)
         return tuple(int(token) for token in prompt)
-
-    def _forbidden(self) -> Iterator[tuple[int, ...]]:
-        """What the model's own generation settings ban, as far as its head has such tokens."""
-        for sequence in self.target.banned:
-            if max(sequence) < self.target.vocab_size:
-                yield sequence
 
     def _banned(self, banned: Sequence[str | Sequence[int]]) -> Iterator[tuple[int, ...]]:
         """Token sequences of the banned words: as they begin a text and as they follow a space."""
