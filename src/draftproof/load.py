@@ -165,7 +165,8 @@ def check_drafter(name: str, given: Any) -> None:
         return
     if name not in get_args(DrafterName) or (name == "model" and given is None):
         raise InvalidSetting(
-            f"no drafter is called {name!r}" + (" without a draft model" if name == "model" else ""),
+            f"no drafter is called {name!r}"
+            + (" without a draft model" if name == "model" else ""),
             why="something has to make the drafts",
             remedy="use lookup, ngram or none, name a draft model, or pass a Drafter",
         )

@@ -14,6 +14,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,6 +183,23 @@ def test_the_reference_gives_the_defaults(name: str) -> None:
             assert rows[option.opts[0]].strip() == f"`{option.default}`", option.name
 
 
+@pytest.mark.parametrize("function", [draftproof.load, draftproof.from_transformers])
+def test_arguments_are_documented(function: Callable[..., Any]) -> None:
+    text = (DOCS / "python.md").read_text()
+    for name in inspect.signature(function).parameters:
+        assert f"`{name}`" in text, name
+
+
+@pytest.mark.parametrize("kind", [draftproof.Generation, draftproof.Token, draftproof.Stats])
+def test_fields_are_documented(kind: type) -> None:
+    text = (DOCS / "python.md").read_text()
+    section = re.search(rf"^### {kind.__name__}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
+    assert section is not None
+    properties = [n for n, value in vars(kind).items() if isinstance(value, property)]
+    for name in [*(field.name for field in fields(kind)), *properties]:
+        assert f"`{name}`" in section[1], name
+
+
 # --- references ---
 
 
@@ -233,12 +251,27 @@ def resolve(name: str) -> Any:
     raise AssertionError(name)
 
 
+def test_a_name_that_is_not_there_is_noticed() -> None:
+    assert resolve("draftproof.verify.token.token").__name__ == "token"
+    for name in ("draftproof.theory.nothing", "draftproof.nowhere.nothing"):
+        with pytest.raises(AttributeError):
+            resolve(name)
+
+
 @document
 def test_code_that_is_named_exists(path: Path) -> None:
     for name in re.findall(r"`(draftproof(?:\.\w+)+)(?:\([^`]*\))?`", path.read_text()):
         assert resolve(name) is not None, name
     for file in re.findall(r"`((?:src|benchmarks|docs)/[\w/.-]*\w)/?`", path.read_text()):
         assert (ROOT / file).exists(), file
+
+
+def function_source(file: str, name: str) -> str:
+    """The text of a test, up to the next line that begins at the margin."""
+    text = (ROOT / file).read_text()
+    match = re.search(rf"^def {name}\(.*?(?=^\S(?!.*->)|\Z)", text, re.M | re.S)
+    assert match is not None, name
+    return match[0]
 
 
 def test_the_paper_is_mapped_in_rows_of_code_and_test() -> None:
@@ -250,6 +283,11 @@ def test_the_paper_is_mapped_in_rows_of_code_and_test() -> None:
     for row in body:
         has_both = "`draftproof." in row and "`tests/" in row
         assert has_both or "not implemented" in row or "not repeated" in row, row
+        if has_both:
+            tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+            sources = "".join(function_source(*test) for test in tests)
+            for name in re.findall(r"`draftproof\.theory\.(\w+)`", row):
+                assert not tests[0][0].startswith("tests/theory") or name in sources, row
 
 
 # --- dependencies ---

@@ -17,7 +17,13 @@ import torch
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from transformers.utils import logging
 
-from draftproof.backends import load_model, load_tokenizer, tokenizer_beside
+from draftproof.backends import (
+    load_model,
+    load_model_and_tokenizer,
+    load_tokenizer,
+    tokenizer_beside,
+)
+from draftproof.backends.gguf_files import read_once
 from draftproof.backends.weights import read_gguf, read_safetensors
 from draftproof.errors import (
     DraftproofError,
@@ -131,6 +137,54 @@ def test_a_gguf_file(gguf_file: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("cab")) == "cab"
 
 
+def test_a_gguf_file_is_parsed_once(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"GGUFReader": 0, "get_tensor_name_map": 0}
+    names = gguf.get_tensor_name_map
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]  # gguf is untyped
+        def __init__(self, *given: Any) -> None:
+            calls["GGUFReader"] += 1
+            super().__init__(*given)
+
+    def get_tensor_name_map(*given: Any) -> Any:
+        calls["get_tensor_name_map"] += 1
+        return names(*given)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Reader)
+    monkeypatch.setattr(gguf, "get_tensor_name_map", get_tensor_name_map)
+    model, tokenizer = load_model_and_tokenizer(gguf_file, device="cpu", dtype="float32")
+    assert calls == {"GGUFReader": 1, "get_tensor_name_map": 1}
+    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == (Reader, get_tensor_name_map)
+    apart = load_model(gguf_file, device="cpu", dtype="float32"), load_tokenizer(gguf_file)
+    assert calls["GGUFReader"] > 2  # control
+    np.testing.assert_array_equal(score(model), score(apart[0]))
+    assert tokenizer.vocabulary == apart[1].vocabulary
+
+
+def test_the_shared_reader_reads_what_the_original_does(gguf_file: Path) -> None:
+    plain = gguf.GGUFReader(str(gguf_file))
+    with read_once(), read_once():
+        shared = gguf.GGUFReader(str(gguf_file))
+        assert gguf.GGUFReader(str(gguf_file)) is shared
+    for ours, theirs in zip(shared.tensors, plain.tensors, strict=True):
+        assert (ours.name, ours.tensor_type) == (theirs.name, theirs.tensor_type)
+        np.testing.assert_array_equal(ours.data, theirs.data)
+    fields = {key: field.contents() for key, field in shared.fields.items()}
+    assert fields == {key: field.contents() for key, field in plain.fields.items()}
+    assert gguf.GGUFReader(str(gguf_file)) is not shared
+
+
+def test_what_replaces_the_reader_goes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = gguf.GGUFReader
+    monkeypatch.delattr(gguf, "get_tensor_name_map")  # as a later gguf might
+    with read_once():
+        assert gguf.GGUFReader is not reader
+    with pytest.raises(OSError, match="nowhere"), read_once():
+        gguf.GGUFReader("nowhere.gguf")
+    assert gguf.GGUFReader is reader
+    assert not hasattr(gguf, "get_tensor_name_map")
+
+
 def test_headers(folder: Path, gguf_file: Path) -> None:
     loaded = tiny_models.llama(vocab_size=300)
     weights = read_safetensors(folder)
@@ -158,6 +212,8 @@ def test_loading_is_quiet_and_leaves_no_setting(
     load_model(folder, device="cpu")
     load_tokenizer(folder)
     load_model(gguf_file, device="cpu")
+    load_tokenizer(gguf_file)
+    load_model_and_tokenizer(gguf_file, device="cpu")
     assert state() == before
     assert capfd.readouterr() == ("", "")
 
@@ -276,6 +332,9 @@ def test_missing_packages(gguf_file: Path, monkeypatch: pytest.MonkeyPatch, miss
     with pytest.raises(MissingExtra, match=f"{missing} cannot be imported") as caught:
         load_model(gguf_file)
     assert caught.value.remedy == "pip install 'draftproof[torch]'"
+    for load in (load_tokenizer, load_model_and_tokenizer):
+        with pytest.raises(MissingExtra, match=f"{missing} cannot be imported"):
+            load(gguf_file)
 
 
 def test_the_tokenizer_beside_a_model(folder: Path) -> None:

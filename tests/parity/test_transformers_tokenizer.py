@@ -9,6 +9,8 @@ import pytest
 import tiny_models
 
 from draftproof.backends import wrap_tokenizer
+from draftproof.backends.tokenizer import TransformersTokenizer
+from draftproof.backends.wrap import implements
 from draftproof.errors import InvalidInput, UnsupportedModel
 from draftproof.ports import Tokenizer
 
@@ -68,3 +70,15 @@ def test_processors_and_ready_tokenizers() -> None:
     tokenizer = wrap_tokenizer(SimpleNamespace(tokenizer=inner))
     assert tokenizer.encode("hello") == wrapped().encode("hello")
     assert wrap_tokenizer(tokenizer) is tokenizer
+
+
+def test_knowing_a_tokenizer_evaluates_no_property() -> None:
+    """Before Python 3.12 `isinstance` with a protocol does; a model's memory would cost a pass."""
+
+    class Slow(TransformersTokenizer):
+        @property
+        def vocabulary(self) -> Any:  # type: ignore[override]
+            raise AssertionError("evaluated")
+
+    assert implements(Slow(tiny_models.tokenizer()), Tokenizer)
+    assert not implements(tiny_models.tokenizer(), Tokenizer)

@@ -29,7 +29,7 @@ def wrap_model(
         UnsupportedModel: Its cache cannot be rewound.
         MissingExtra: torch or transformers is not installed.
     """
-    if _implements(model, Model):
+    if implements(model, Model):
         _refuse_prefix(model, prefix)
         ready: Model = model
         return ready
@@ -55,7 +55,7 @@ def wrap_model(
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer:
     """A transformers tokenizer or processor, or a `Tokenizer`, as a `Tokenizer`."""
-    if _implements(tokenizer, Tokenizer):
+    if implements(tokenizer, Tokenizer):
         ready: Tokenizer = tokenizer
         return ready
     from draftproof.backends.tokenizer import TransformersTokenizer
@@ -63,7 +63,7 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer:
     return TransformersTokenizer(tokenizer)
 
 
-def _implements(value: Any, protocol: type) -> bool:
+def implements(value: Any, protocol: type) -> bool:
     """Like `isinstance`, which before Python 3.12 evaluates properties: here they can be slow."""
     missing = object()
     names = (name for name in vars(protocol) if not name.startswith("_"))

@@ -17,12 +17,19 @@ TINTS = {"accepted": "green", "residual": "", "bonus": "", "plain": ""}
 
 
 def consume(stream: Stream, show: Callable[[Token], None] = lambda token: None) -> bool:
-    """Play the stream to its end; False where Ctrl-C ended it, the output so far kept."""
+    """Play the stream to its end; False where Ctrl-C ended it, the output so far kept.
+
+    Text that waited for the rest of a character or of a stop string is shown then, too.
+    """
+    shown = 0
     try:
         for token in stream:
+            shown += 1
             show(token)
     except KeyboardInterrupt:
         stream.close()
+        for token in stream.result.tokens[shown:]:
+            show(token)
         return False
     return True
 

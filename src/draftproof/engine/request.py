@@ -40,23 +40,7 @@ class Request:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        limits = self.limits
-        holds = {
-            f"max_tokens is {limits.max_tokens}": (limits.max_tokens >= 1, "at least 1"),
-            f"min_tokens is {limits.min_tokens}": (
-                0 <= limits.min_tokens <= limits.max_tokens,
-                f"from 0 to max_tokens ({limits.max_tokens})",
-            ),
-            f"logprobs is {self.logprobs}": (
-                self.logprobs is None or self.logprobs >= 0,
-                "0 or above, or left out",
-            ),
-        }
-        for what, (fine, allowed) in holds.items():
-            if not fine:
-                raise InvalidSetting(
-                    what, why="no output can satisfy it", remedy=f"set it to {allowed}"
-                )
+        check_ends(self.limits, self.logprobs)
         if len(self.prompt) == 0:
             raise EmptyPrompt(
                 "the prompt is empty",
@@ -232,6 +216,27 @@ class Running:
             self.finish_reason = "eos"
         elif len(self.output) >= limits.max_tokens:
             self.finish_reason = "length"
+
+
+def check_ends(limits: Limits, logprobs: int | None) -> None:
+    """Refuse limits that no output can satisfy.
+
+    Raises:
+        InvalidSetting: As it says.
+    """
+    holds = {
+        f"max_tokens is {limits.max_tokens}": (limits.max_tokens >= 1, "at least 1"),
+        f"min_tokens is {limits.min_tokens}": (
+            0 <= limits.min_tokens <= limits.max_tokens,
+            f"from 0 to max_tokens ({limits.max_tokens})",
+        ),
+        f"logprobs is {logprobs}": (logprobs is None or logprobs >= 0, "0 or above, or left out"),
+    }
+    for what, (fine, allowed) in holds.items():
+        if not fine:
+            raise InvalidSetting(
+                what, why="no output can satisfy it", remedy=f"set it to {allowed}"
+            )
 
 
 def check_context(prompt: Prompt, model: Model, role: str) -> None:

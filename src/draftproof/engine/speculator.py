@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, get_args, overload
 
 import numpy as np
 
-from draftproof.core import Limits, Prompt, Token
+from draftproof.core import Limits, Prompt, Rule, Token
 from draftproof.engine.decode import Generation, decode
-from draftproof.engine.request import Request, RuleChoice, Running
+from draftproof.engine.request import Request, RuleChoice, Running, check_ends
 from draftproof.errors import InvalidSetting
 from draftproof.ports import Drafter, Lengths, Model, Tokenizer
+from draftproof.rng import Noise
 from draftproof.sampling import Sampling
 
+RULES = (*get_args(Rule), "auto")
 UserPrompt: TypeAlias = "str | Sequence[int] | np.ndarray"
 
 
@@ -39,6 +41,9 @@ class Options:
         seed: Makes the output reproducible.
         verify: The rule: auto, token, block or coupled.
         logprobs: Report log-probabilities, with this many most probable tokens; None is off.
+
+    Raises:
+        InvalidSetting: A value is out of range, whatever the model.
     """
 
     temperature: float = 0.0
@@ -58,12 +63,44 @@ class Options:
     verify: RuleChoice = "auto"
     logprobs: int | None = None
 
+    def __post_init__(self) -> None:
+        self.sampling(tuple(tuple(word) for word in self.banned if not isinstance(word, str)))
+        check_ends(self.limits(frozenset()), self.logprobs)
+        if self.seed is not None:
+            Noise(self.seed)
+        if self.verify not in RULES:
+            raise InvalidSetting(
+                f"no rule is called {self.verify!r}",
+                why="the rule decides which drafted tokens stay",
+                remedy=f"set verify to one of {', '.join(RULES)}",
+            )
+
+    def sampling(self, banned: tuple[tuple[int, ...], ...]) -> Sampling:
+        """The sampling settings, with the banned token sequences of a model and its tokenizer."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=dict(self.logit_bias),
+            banned=banned,
+        )
+
+    def limits(self, model_eos: frozenset[int]) -> Limits:
+        """Where the output ends; `model_eos` counts unless `eos` was given."""
+        eos = model_eos if self.eos is None else frozenset(self.eos)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return Limits(self.max_tokens, self.min_tokens, eos, stop)
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
         """The options by name.
 
         Raises:
-            InvalidSetting: A name is unknown.
+            InvalidSetting: A name is unknown, or a value out of range.
         """
         known = [f.name for f in fields(cls)]
         unknown = sorted(set(given) - set(known))
@@ -161,23 +198,10 @@ class Speculator:
 
     def request(self, prompt: UserPrompt, options: Options) -> Request:
         """The request that a prompt and options make."""
-        sampling = Sampling(
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            min_p=options.min_p,
-            repetition_penalty=options.repetition_penalty,
-            presence_penalty=options.presence_penalty,
-            frequency_penalty=options.frequency_penalty,
-            logit_bias=dict(options.logit_bias),
-            banned=(*self.target.banned, *self._banned(options.banned)),
-        )
-        eos = self.target.eos if options.eos is None else frozenset(options.eos)
-        stop = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop)
         return Request(
             prompt=self._ids(prompt),
-            sampling=sampling,
-            limits=Limits(options.max_tokens, options.min_tokens, eos, stop),
+            sampling=options.sampling((*self.target.banned, *self._banned(options.banned))),
+            limits=options.limits(self.target.eos),
             seed=options.seed,
             rule=options.verify,
             logprobs=options.logprobs,
@@ -212,6 +236,8 @@ class Speculator:
 
 def is_one_prompt(prompt: Any) -> bool:
     """Whether this is one prompt and not a list of them."""
-    if isinstance(prompt, (str, np.ndarray)):
+    if isinstance(prompt, str):
         return True
+    if isinstance(prompt, np.ndarray):
+        return prompt.ndim < 3  # features have two dimensions, and a batch of them three
     return len(prompt) == 0 or isinstance(prompt[0], (int, np.integer))
