@@ -51,11 +51,11 @@ def test_the_public_surface_is_a_list() -> None:
 
 
 def test_importing_is_cheap_and_loads_no_runtime() -> None:
-    """The best of five: other work on the machine can only add."""
+    """Processor seconds, the best of five: other work on the machine can only add."""
     program = (
-        "import sys, time; start = time.perf_counter(); import draftproof; "
-        "print(time.perf_counter() - start, *(m in sys.modules for m in "
-        "('torch', 'transformers', 'gguf', 'huggingface_hub')))"
+        "import sys, time; start = time.process_time(); import draftproof; "
+        "print(time.process_time() - start, *(m in sys.modules for m in "
+        "('torch', 'transformers', 'gguf', 'huggingface_hub', 'jaxtyping')))"
     )
     runs = [
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -63,7 +63,7 @@ def test_importing_is_cheap_and_loads_no_runtime() -> None:
     ]
     seconds, *loaded = zip(*(run.stdout.split() for run in runs), strict=True)
     assert min(map(float, seconds)) < 0.3
-    assert loaded == [("False",) * 5] * 4
+    assert loaded == [("False",) * 5] * 5
 
 
 def error_classes() -> list[type[errors.DraftproofError]]:

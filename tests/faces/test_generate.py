@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The taught model with its tokenizer, and a draft under `draft`."""
     path = tmp_path_factory.mktemp("models") / "taught"
     target = taught_models.taught()
-    for where, model in ((path, target), (path / "draft", taught_models.near(target, 0.8))):
+    for where, model in ((path, target), (path / "draft", taught_models.near(target, 0.5))):
         model.save_pretrained(where)
         taught_models.bpe(chat_template=taught_models.CHAT).save_pretrained(where)
     return path

@@ -6,6 +6,7 @@ code from a model's folder is ever run.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -58,6 +59,7 @@ def load_model(path: str | Path, *, device: str | None = None, dtype: str | None
     with _reading(path), allocating(what, REMEDY):
         config = _config(path, weights.architecture)
         kind = _auto_class(config, path)
+        _refuse_a_shell(kind, config, path, weights.count)
         model, report = kind.from_pretrained(
             **_source(path),
             config=config,
@@ -241,6 +243,21 @@ def _auto_class(config: Any, path: Path) -> Any:
         why="transformers has no language-model head for its architecture",
         remedy="choose a decoder-only or an encoder-decoder model",
     )
+
+
+def _refuse_a_shell(kind: Any, config: Any, path: Path, count: int) -> None:
+    """Refuse weights that are few for their configuration, before the memory for all is filled.
+
+    A bare GGUF header leaves the configuration at its defaults, which may be those of a giant.
+    """
+    import torch
+
+    if getattr(config, "quantization_config", None) is not None:
+        return  # packed: several weights count as one
+    with torch.device("meta"):
+        described = kind.from_config(copy.deepcopy(config)).num_parameters()
+    if described > 2 * count:
+        raise corrupt(path, f"{count} weights, and its configuration describes {described}")
 
 
 @contextmanager

@@ -75,6 +75,6 @@ def account(generation: Generation, drafter: str | None) -> str:
 def show_account(generation: Generation, drafter: str | None) -> None:
     """The account and, where speculation was switched, the reasons, on stderr."""
     console = Console(stderr=True, highlight=False)
-    console.print(account(generation, drafter), style="dim")
+    console.print(account(generation, drafter), style="dim", soft_wrap=True)
     for reason in generation.stats.reasons:
-        console.print(reason, style="dim")
+        console.print(reason, style="dim", soft_wrap=True)

@@ -16,9 +16,10 @@ costs
 balance
     What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
     `RATE` and what it would have cost plainly, every round takes what it did cost, and `CAP` bounds
-    it, so that old gains cannot pay for long losses. A length whose worst case (nothing accepted)
-    is more than the balance is not chosen. So speculation can lose `START` plain passes and `RATE`
-    of plain time, and no more, as far as the costs are known.
+    it, so that old gains cannot pay for long losses. A stall of the machine that stands alone
+    counts in part. A length whose worst case (nothing accepted) is more than the balance is not
+    chosen. So speculation can lose `START` plain passes and `RATE` of plain time, and no more, as
+    far as the costs are known.
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
@@ -49,6 +50,7 @@ _KEEP = 0.95  # what a round leaves of the older counts
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
 _STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
 _SURPRISE = 0.5  # the largest surprise, in natural logarithms
+_STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,15 @@ class RunningCosts:
             self.draft_seconds *= math.exp(2 * _STEP * _surprise(seconds, self.draft_seconds))
         self._refresh()
 
+    def of(self, drafted: int) -> float:
+        """Seconds that a round with so many drafted tokens should take."""
+        return drafted * self.draft_seconds + self.seconds[drafted]
+
     def _refresh(self) -> None:
         pairs = zip(self._measured, self._own, strict=True)
         self.seconds = [seconds * math.exp(self._all + own) for seconds, own in pairs]
-        spent = [n * self.draft_seconds + t for n, t in enumerate(self.seconds)]
-        self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in spent]
+        rounds = (self.of(drafted) for drafted in range(len(self.seconds)))
+        self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in rounds]
 
 
 class AutoPolicy:
@@ -161,6 +167,7 @@ class AutoPolicy:
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
         self._patience = 1
+        self._stalled = False  # whether the last round took far longer than it should
         self._tried = False  # whether anything was drafted yet
         self._reasons: list[str] = []
         self._on = True
@@ -184,9 +191,10 @@ class AutoPolicy:
     def observe(self, round: Round) -> None:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
+        spent = self._spent(round)
         self._costs.observe(round)
         plain = self._costs.seconds[0]
-        self._balance += round.emitted * (1 + RATE) - round.seconds / plain
+        self._balance += round.emitted * (1 + RATE) - spent / plain
         self._balance = min(self._balance, CAP)
         if round.drafted:
             self._tried = True
@@ -194,6 +202,12 @@ class AutoPolicy:
         else:
             self._plain += 1
         self._choose(drafted=round.drafted > 0)
+
+    def _spent(self, round: Round) -> float:
+        """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
+        most = _STALL * self._costs.of(round.drafted)
+        alone, self._stalled = not self._stalled, round.seconds > most
+        return most if self._stalled and alone else round.seconds
 
     def _learn(self, drafted: int, accepted: int) -> None:
         keep = _KEEP
@@ -241,13 +255,15 @@ class AutoPolicy:
         self._plain = 0
         self._patience = 1
         costs = self._costs
-        ratio = costs.draft_seconds / costs.seconds[0]
+        draft = costs.draft_seconds / costs.seconds[0]
+        more = costs.seconds[1] / costs.seconds[0] - 1
+        price = f"a token costs {draft:.2f} plain passes to draft and {more:.2f} to score"
         if self._best(HOPE, self._limit) == 0:
-            why = f"a drafted token costs {ratio:.2f} of a plain one: even good drafts do not pay"
+            why = f"even good drafts do not pay where {price}"
         elif self._best(self.acceptance, self._limit) > 0:
             why = f"it is {START - self._balance:.1f} plain passes behind plain decoding"
         else:
-            why = f"acceptance {self.acceptance:.2f} does not pay for drafts at {ratio:.2f} a token"
+            why = f"acceptance {self.acceptance:.2f} does not pay where {price}"
         self._reasons.append(f"speculation switched off {self._when()}: {why}")
 
     def _switch_on(self) -> None:
