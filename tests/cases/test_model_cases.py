@@ -188,8 +188,8 @@ def test_case_02_greedy_output_equals_plain(name: str, kind: str) -> None:
     draft = draft_of(kind, name)
     for length in range(1, 9):
         prompt = PROMPT if length % 2 else (*PROMPT, length, 80 - length)
-        expected = plain(name, prompt, max_tokens=16).token_ids
-        result = speculate(name, draft, length, prompt, max_tokens=16)
+        expected = plain(name, prompt, max_tokens=12).token_ids
+        result = speculate(name, draft, length, prompt, max_tokens=12)
         assert result.token_ids == expected
         assert result.stats.drafted > 0
 
@@ -213,15 +213,15 @@ def test_case_02_plain_decoding_is_what_transformers_generates(name: str) -> Non
 @pytest.mark.parametrize("name", ["llama", "gemma3", "t5"])
 def test_case_04_self_draft_accepts_everything(name: str, rule: str, temperature: float) -> None:
     """p and q come from passes of different sizes and may differ in their last bits, by some 1e-6
-    in total variation: at temperature 1 one of these 200 tokens is rejected with a chance below
+    in total variation: at temperature 1 one of these 60 tokens is rejected with a chance below
     1e-3 over all machines, and on any one machine the fixed seed decides."""
     for length in (1, 3, 8):
         result = speculate(
             name, model(name), length,
-            temperature=temperature, verify=rule, seed=length, max_tokens=30, eos=[],
+            temperature=temperature, verify=rule, seed=length, max_tokens=20, eos=[],
         )  # fmt: skip
         assert result.stats.acceptance == 1
-        assert result.stats.rounds == -(-30 // (length + 1))
+        assert result.stats.rounds == -(-20 // (length + 1))
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3"])
@@ -527,7 +527,7 @@ def test_case_17_stop_strings_end_everything_at_one_place(draft: str | None, sto
     """Characters of up to four bytes, each a token of its own."""
     expected = taught_models.TEXT[: taught_models.TEXT.index(stop)]
     free = text_speculator(None, 0).generate(taught_models.PROMPT, logprobs=2)
-    for length in lengths(draft, 1, 4, 20):
+    for length in lengths(draft, 4, 20):
         spec = text_speculator(draft, length)
         stream = spec.stream(taught_models.PROMPT, stop=[stop, "never"], logprobs=2)
         streamed = list(stream)
@@ -548,7 +548,7 @@ def test_case_17_a_stop_string_that_only_begins_stops_nothing(draft: str | None)
     assert result.text == taught_models.TEXT
 
 
-@pytest.mark.parametrize("draft", TEXT_DRAFTS)
+@pytest.mark.parametrize("draft", ["near", "lookup", None])
 def test_case_18_exactly_as_many_tokens_as_asked(draft: str | None) -> None:
     free = text_speculator(None, 0).generate(taught_models.PROMPT)
     for length in lengths(draft, 1, 4, 8):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,3 +259,12 @@ def test_files_of_counts_that_cannot_be_used(good: Path, tmp_path: Path, capsys:
             "--draft", tmp_path / name, "hello",
         )  # fmt: skip
         assert name in said
+
+
+def test_an_unknown_rule_is_refused_by_the_python_interface_too() -> None:
+    """In a process of its own: here the tests' type checks would speak first."""
+    program = "from draftproof.engine import Options; Options.of({'verify': 'blok'})"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "InvalidSetting: no rule is called 'blok'" in run.stderr
