@@ -11,7 +11,6 @@ import click
 from draftproof.cli.options import json_option, law_options, output_options, pair_options, split
 from draftproof.cli.progress import load_with_progress
 from draftproof.cli.render import consume, show_account, show_stream
-from draftproof.engine import Options
 
 
 @click.command()
@@ -27,7 +26,6 @@ def chat(system: str | None, as_json: bool, **given: Any) -> None:
     is one JSON object on a line of its own.
     """
     loading, options = split(given)
-    Options.of(options)  # refuses what is out of range, before anything is loaded
     speculator = load_with_progress(**loading)
     name = speculator.drafter.name if speculator.drafter else None
     history = [{"role": "system", "content": system}] if system else []

@@ -11,7 +11,6 @@ import click
 from draftproof.cli.options import json_option, law_options, output_options, pair_options, split
 from draftproof.cli.progress import load_with_progress
 from draftproof.cli.render import INTERRUPTED, consume, show_account, show_stream
-from draftproof.engine import Options
 
 
 @click.command()
@@ -27,7 +26,6 @@ def generate(prompt: str, as_json: bool, **given: Any) -> None:
     the run follows on standard error.
     """
     loading, options = split(given)
-    Options.of(options)  # refuses what is out of range, before anything is loaded
     text = sys.stdin.read() if prompt == "-" else prompt
     speculator = load_with_progress(**loading)
     name = speculator.drafter.name if speculator.drafter else None

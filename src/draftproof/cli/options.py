@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from draftproof.engine import Options
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -180,8 +182,13 @@ LOAD_NAMES = (
 
 
 def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keyword arguments of `load` and of `generate` in a command's options."""
+    """The keyword arguments of `load` and of `generate` in a command's options.
+
+    Raises:
+        InvalidSetting: A setting is out of range: said here, before any model is loaded.
+    """
     loading = {name: given.pop(name) for name in LOAD_NAMES if name in given}
     if "logit_bias" in given:
         given["logit_bias"] = dict(given["logit_bias"])
+    Options.of(given)
     return loading, given
