@@ -3,15 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := 'class Point:\n    def get_x(self):\n        return self.x\n\n    def set_x(self, x):\n        self.x = x\n\n    def get_y(self):\n'
 
 .PHONY: demo test lint format bench clean
 
+# The same text twice: with speculation (what was drafted and kept is tinted), and plain.
 demo: $(READY)
-	$(BIN)/draftproof generate --max-tokens 96 --temperature 0 \
-	  "The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday. The days of the week are"
+	@echo "--- with prompt lookup"
+	@printf $(DEMO) | $(BIN)/draftproof generate --max-tokens 96 -
+	@echo "--- plain"
+	@printf $(DEMO) | $(BIN)/draftproof generate --max-tokens 96 --drafter none -
 
+# In as many processes as there are cores.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check .
