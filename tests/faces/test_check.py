@@ -28,6 +28,8 @@ from draftproof.planner import Fixed
 from draftproof.ports import Drafter, Model
 from draftproof.sampling import Sampling
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 TOKENIZER = FakeTokenizer()
 VOCAB = TOKENIZER.vocab_size
 WARM = ("--temperature", "1", "--top-p", "0.8", "--verify", "token")

@@ -28,6 +28,8 @@ from draftproof.planner import Auto, CostCurve, Costs, Fixed, PromptRun, measure
 from draftproof.ports import Drafter, Lengths
 from draftproof.sampling import Sampling
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 VOCAB = 40
 TOKENS = 48
 ROOM = Memory(2048, GIB, 1, GIB // 4, 1, GIB, fits=True)

@@ -22,24 +22,16 @@ from draftproof.bench.speed import Tell, comparable, measure, speculator_mode, s
 from draftproof.cli.models import DownloadBar
 from draftproof.cli.options import (
     DTYPES,
-    apply,
     draft_option,
-    json_option,
     law_options,
     placement_options,
+    prompts_options,
+    result_options,
     split,
     target_option,
     verify_option,
 )
 from draftproof.load import load_parts
-
-output_option = click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write the result; benchmarks/results/ where the current folder has it.",
-)
-result_options = apply([output_option, json_option])
-
 
 OWN = (
     "prompts",
@@ -92,13 +84,8 @@ def curve(
 @target_option
 @draft_option
 @placement_options
-@click.option(
-    "--prompts",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help='JSON lines with "prompt" or "turns", gzipped or not; the package\'s own by default.',
-)
+@prompts_options
 @click.option("--limit", type=int, help="Take the first so many prompts.")
-@click.option("--raw", is_flag=True, help="Take the prompts as they are, without chat template.")
 @click.option(
     "--modes",
     help=f"What to compare, of {', '.join(MODES)}; plain always runs. By default all, but for "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,15 @@ import click
 from draftproof.bench.check import LAW_LENGTH, LENGTHS, Check
 from draftproof.bench.finding import Finding
 from draftproof.bench.prompts import read_prompts
-from draftproof.cli.options import json_option, law_options, pair_options, split, verify_option
+from draftproof.bench.provenance import check_output, provenance
+from draftproof.cli.bench import finish
+from draftproof.cli.options import (
+    law_options,
+    pair_options,
+    result_options,
+    split,
+    verify_option,
+)
 from draftproof.cli.progress import load_with_progress
 from draftproof.core import Rule
 from draftproof.engine import Options, Speculator
@@ -48,9 +55,15 @@ OPENINGS = (
     show_default=True,
     help="Most seconds for the test of the output's law.",
 )
-@json_option
+@result_options
 def check(
-    verify: str, prompts: Path | None, limit: int, budget: float, as_json: bool, **given: Any
+    verify: str,
+    prompts: Path | None,
+    limit: int,
+    budget: float,
+    output: Path | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Test that speculation writes what the target alone would, on your models and settings.
 
@@ -61,7 +74,9 @@ def check(
 
     Exit status 1 where a test fails, or the test of the law runs out of its budget undecided.
     """
+    check_output(output)
     loading, options = split(given)
+    target, draft = loading["target"], loading["draft"]
     length = loading["draft_length"]
     loading["draft_length"] = LAW_LENGTH if length == "auto" else length
     if prompts is None:
@@ -77,10 +92,14 @@ def check(
         if not as_json:
             click.echo(f"{finding.status:<9}  {finding.test}: {finding.line}")
     passed = all(finding.fine for finding in findings)
-    if as_json:
-        click.echo(json.dumps(report(tests, findings, passed), ensure_ascii=False))
-    else:
-        click.echo(verdict(findings))
+    result = {
+        **report(tests, findings, passed),
+        "options": options,
+        "provenance": provenance(
+            {"target": target, "draft": draft if tests.drafter.model else None}
+        ),
+    }
+    finish("check", result, output, None if as_json else lambda _: click.echo(verdict(findings)))
     if not passed:
         sys.exit(FAILED)
 

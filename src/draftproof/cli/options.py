@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -173,7 +174,31 @@ output_options = apply(
         ),
     ]
 )
+prompts_options = apply(
+    [
+        click.option(
+            "--prompts",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help='JSON lines with "prompt" or "turns", gzipped or not; the package\'s own by '
+            "default.",
+        ),
+        click.option(
+            "--raw", is_flag=True, help="Take the prompts as they are, without chat template."
+        ),
+    ]
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+result_options = apply(
+    [
+        click.option(
+            "--output",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Where to write the result; benchmarks/results/ where the current folder has it.",
+        ),
+        json_option,
+    ]
+)
 
 LOAD_NAMES = (
     "target", "draft", "drafter", "draft_length",

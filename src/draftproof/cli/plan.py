@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,15 @@ from rich.table import Table
 from draftproof.bench.advice import Memory, advise, memory
 from draftproof.bench.plan import Forecast, Measured, forecast, measure_pair
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.cli.bench import progress
+from draftproof.bench.provenance import check_output, provenance
+from draftproof.cli.bench import finish, progress
 from draftproof.cli.options import (
     draft_option,
     drafter_option,
-    json_option,
     law_options,
     placement_options,
+    prompts_options,
+    result_options,
     split,
     target_option,
     verify_option,
@@ -36,13 +37,8 @@ from draftproof.errors import InvalidSetting
 @placement_options
 @law_options
 @verify_option
-@click.option(
-    "--prompts",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help='JSON lines with "prompt" or "turns", gzipped or not; the package\'s own by default.',
-)
+@prompts_options
 @click.option("--limit", type=int, default=8, show_default=True, help="Most prompts to take.")
-@click.option("--raw", is_flag=True, help="Take the prompts as they are, without chat template.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
@@ -57,13 +53,14 @@ from draftproof.errors import InvalidSetting
     show_default=True,
     help="Tokens of prompt and output that memory is planned for.",
 )
-@json_option
+@result_options
 def plan(
     prompts: Path | None,
     limit: int,
     raw: bool,
     max_tokens: int,
     context: int,
+    output: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -72,7 +69,9 @@ def plan(
     Decodes a few tokens of each prompt, plainly and with drafts, and times the target's passes.
     The intervals hold 95 % of what measuring the speed-up on such prompts would give.
     """
+    check_output(output)
     loading, options = split(given)
+    target, draft = loading["target"], loading["draft"]
     texts = read_prompts(prompts, limit)
     speculator = load_with_progress(**loading, draft_length=0)
     drafter = speculator.drafter
@@ -91,11 +90,14 @@ def plan(
     there = memory(speculator.target, drafter, context)
     names = [prompt.name for prompt in texts]
     result = report(measured, expected, there, names)
-    result = {"target": speculator.target.name, "drafter": drafter.name, **result}
-    if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
-    else:
-        show(result, there)
+    result = {
+        "target": speculator.target.name,
+        "drafter": drafter.name,
+        "options": options,
+        **result,
+        "provenance": provenance({"target": target, "draft": draft if drafter.model else None}),
+    }
+    finish("plan", result, output, None if as_json else lambda shown: show(shown, there))
 
 
 def report(
