@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+from draftproof.backends.attention import fewest_rows
 from draftproof.backends.session import CachedSession, Decoder
 from draftproof.core import Prompt
 from draftproof.errors import InvalidInput, UnsupportedModel
@@ -52,6 +53,7 @@ class LoadedModel:
             ids=self.ids_name,
             cache="cache" if "cache" in self._parameters else "past_key_values",
             keep="logits_to_keep" if "logits_to_keep" in self._parameters else None,
+            fewest=fewest_rows(model),
         )
 
     @property

@@ -44,6 +44,7 @@ def load_model(path: str | Path, *, device: str | None = None, dtype: str | None
     require_runtime()
     import torch
 
+    from draftproof.backends.attention import steady
     from draftproof.backends.wrap import wrap_model
 
     path = _existing(path)
@@ -71,6 +72,7 @@ def load_model(path: str | Path, *, device: str | None = None, dtype: str | None
         if wrong:
             raise corrupt(path, f"weights are missing or misshapen: {', '.join(wrong)}")
         model = model.to(place).eval()
+        steady(model)
     return wrap_model(model, path.name if path.is_dir() else path.stem)
 
 

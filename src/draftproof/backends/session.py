@@ -28,6 +28,7 @@ class Decoder:
         ids: Name of the argument that takes token ids.
         cache: Name of the argument that takes the cache; it also names the cache in the output.
         keep: Name of the argument that limits the logits to the last positions, if there is one.
+        fewest: Fewest tokens of a pass; a shorter one repeats its last token and forgets it again.
     """
 
     model: Any
@@ -39,6 +40,7 @@ class Decoder:
     ids: str
     cache: str
     keep: str | None
+    fewest: int = 1
 
 
 class CachedSession:
@@ -100,6 +102,7 @@ class CachedSession:
         """
         self._check(tokens, keep)
         before = self._length
+        extra = self._extra(len(tokens))
         try:
             with (
                 torch.inference_mode(),
@@ -109,12 +112,12 @@ class CachedSession:
                     "use a shorter prompt or fewer tokens, a smaller model, or another device",
                 ),
             ):
-                output = self._run(tokens, keep)
-                rows = output.logits[0, max(output.logits.shape[1] - keep, 0) :]
-                if keep == 0:
-                    rows = rows[:0]
+                output = self._run([*tokens, *[tokens[-1]] * extra], keep + extra)
+                end = output.logits.shape[1] - extra
+                rows = output.logits[0, end - keep : end]
                 logits: Logits = rows.to("cpu", torch.float32, copy=True).numpy()
-            self._verify(output, before + len(tokens))
+            self._verify(output, before + len(tokens) + extra)
+            self._layers.rewind(before + len(tokens))
         except BaseException:
             self._layers.rewind(before)
             raise
@@ -147,6 +150,12 @@ class CachedSession:
         if decoder.keep is not None:
             arguments[decoder.keep] = max(keep, 1)  # 0 would mean all
         return decoder.model(**arguments)
+
+    def _extra(self, count: int) -> int:
+        """Tokens to append to a pass that is too short, as far as the context has room for them."""
+        missing = max(0, self._decoder.fewest - count)
+        limit = self._decoder.context_length
+        return missing if limit is None or self._length + count + missing <= limit else 0
 
     def _check(self, tokens: Sequence[int], keep: int) -> None:
         decoder = self._decoder
