@@ -17,6 +17,7 @@ import draftproof as dp
 from draftproof.backends.session import CachedSession
 from draftproof.cli import main
 from draftproof.engine import Speculator
+from draftproof.errors import BadLogits
 
 PROMPT, TEXT = taught_models.PROMPT, taught_models.TEXT
 KEYS = {"text", "token_ids", "finish_reason", "seed", "rule", "prompt_tokens", "stats"}
@@ -65,8 +66,8 @@ def flags(options: dict[str, Any]) -> list[str]:
             for part in (f"--{name.replace('_', '-')}", str(value))]  # fmt: skip
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Ctrl-C within the `at`-th pass of the target that gives logits, counted from 1."""
+def interrupt(monkeypatch: pytest.MonkeyPatch, at: int, by: BaseException | None = None) -> None:
+    """Ctrl-C, or an error, in the `at`-th pass of the target that gives logits, counted from 1."""
     real = CachedSession.score
     passes = 0
 
@@ -74,7 +75,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         nonlocal passes
         passes += keep > 0
         if passes == at and keep > 0:
-            raise KeyboardInterrupt
+            raise by or KeyboardInterrupt
         return real(self, tokens, keep)
 
     monkeypatch.setattr(CachedSession, "score", score)
@@ -211,6 +212,26 @@ def test_ctrl_c_with_json(run: Any, api: Speculator, monkeypatch: pytest.MonkeyP
     assert document["finish_reason"] == "interrupted"
     assert document["token_ids"] == list(full.token_ids[:5])
     assert document["stats"]["emitted"] == 5
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_error_on_the_way_keeps_what_was_written(
+    run: Any, api: Speculator, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    full = api.generate(PROMPT)
+    error = BadLogits("logits hold NaN", why="broken weights", remedy="other weights")
+    interrupt(monkeypatch, at=6, by=error)
+    flags = ["--json"] if as_json else []
+    status, out, err = run("generate", "--drafter", "none", *flags, PROMPT)
+    assert status == 2
+    assert "logits hold NaN" in err
+    assert "Traceback" not in err
+    kept = "".join(token.text for token in full.tokens[:5])
+    if as_json:
+        assert json.loads(out)["token_ids"] == list(full.token_ids[:5])
+    else:
+        assert out == kept + "\n"
+        assert "5 tokens" in err
 
 
 def test_ctrl_c_while_the_prompt_is_read(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

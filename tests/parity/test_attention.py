@@ -46,7 +46,7 @@ def rows(model: Model, size: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 8, 12, 16])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 8, 12, 16, 17])
 def test_a_position_has_the_same_bits_in_every_pass(model: Model, size: int) -> None:
     alone, together = rows(model, 1), rows(model, size)
     assert (together == alone[: len(together)]).all()

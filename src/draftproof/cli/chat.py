@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from draftproof.cli.options import json_option, law_options, output_options, pair_options, split
 from draftproof.cli.progress import load_with_progress
-from draftproof.cli.render import consume, show_account, show_stream
+from draftproof.cli.render import answer
 
 
 @click.command()
@@ -34,12 +33,7 @@ def chat(system: str | None, as_json: bool, **given: Any) -> None:
             continue
         history.append({"role": "user", "content": line})
         stream = speculator.chat(history, **options)
-        if as_json:
-            consume(stream)
-            click.echo(json.dumps(stream.result.to_json(), ensure_ascii=False))
-        else:
-            show_stream(stream)
-            show_account(stream.result, name)
+        answer(stream, name, as_json)
         history.append({"role": "assistant", "content": stream.result.text})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from draftproof.cli.options import json_option, law_options, output_options, pair_options, split
 from draftproof.cli.progress import load_with_progress
-from draftproof.cli.render import INTERRUPTED, consume, show_account, show_stream
+from draftproof.cli.render import INTERRUPTED, answer
 
 
 @click.command()
@@ -30,11 +29,5 @@ def generate(prompt: str, as_json: bool, **given: Any) -> None:
     speculator = load_with_progress(**loading)
     name = speculator.drafter.name if speculator.drafter else None
     stream = speculator.stream(text, **options)
-    if as_json:
-        completed = consume(stream)
-        click.echo(json.dumps(stream.result.to_json(), ensure_ascii=False))
-    else:
-        completed = show_stream(stream)
-        show_account(stream.result, name)
-    if not completed:
+    if not answer(stream, name, as_json):
         sys.exit(INTERRUPTED)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from functools import partial
 
+import click
 from rich.console import Console
 from rich.text import Text
 
@@ -16,7 +19,23 @@ INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
 TINTS = {"accepted": "green", "residual": "", "bonus": "", "plain": ""}
 
 
-def consume(stream: Stream, show: Callable[[Token], None] = lambda token: None) -> bool:
+def answer(stream: Stream, drafter: str | None, as_json: bool) -> bool:
+    """Print an output as it comes and its account, or one JSON object; False after Ctrl-C.
+
+    What was generated before an error or Ctrl-C is printed all the same.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        return consume(stream, (lambda token: None) if as_json else partial(show_token, console))
+    finally:
+        if as_json:
+            click.echo(json.dumps(stream.result.to_json(), ensure_ascii=False))
+        else:
+            click.echo()
+            show_account(stream.result, drafter)
+
+
+def consume(stream: Stream, show: Callable[[Token], None]) -> bool:
     """Play the stream to its end; False where Ctrl-C ended it, the output so far kept.
 
     Text that waited for the rest of a character or of a stop string is shown then, too.
@@ -26,21 +45,14 @@ def consume(stream: Stream, show: Callable[[Token], None] = lambda token: None) 
         for token in stream:
             shown += 1
             show(token)
-    except KeyboardInterrupt:
+    except BaseException as error:
         stream.close()
         for token in stream.result.tokens[shown:]:
             show(token)
+        if not isinstance(error, KeyboardInterrupt):
+            raise
         return False
     return True
-
-
-def show_stream(stream: Stream) -> bool:
-    """Print the tokens as they come; False where Ctrl-C ended it."""
-    console = Console(highlight=False, soft_wrap=True)
-    completed = consume(stream, lambda token: show_token(console, token))
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    return completed
 
 
 def show_token(console: Console, token: Token) -> None:
