@@ -212,7 +212,7 @@ def simulate(
     seconds, emitted = np.zeros(len(runs)), np.zeros(len(runs))
     lengths: list[int] = []
     for i, run in enumerate(runs):
-        policy = Auto(costs, limit=LONGEST).begin(())
+        policy = Auto(costs, limit=longest).begin(())
         turn = 0
         while emitted[i] < min(tokens, run.tokens):
             length = policy.length()
