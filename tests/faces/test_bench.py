@@ -102,7 +102,7 @@ def test_ill_formed_prompts_are_refused_by_line(
     assert '"prompt"' in caught.value.remedy
 
 
-@pytest.mark.parametrize("content", [b"", b"plain text", gzip.compress(b"{}" * 99)[:-9]])
+@pytest.mark.parametrize("content", [b"", b"plain text", gzip.compress(b"{}" * 99, mtime=0)[:-9]])
 def test_a_damaged_gz_file_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "prompts.jsonl.gz"
     file.write_bytes(content)
