@@ -13,6 +13,7 @@ from rich.text import Text
 
 from draftproof.core import Token
 from draftproof.engine import Generation, Stream
+from draftproof.errors import DraftproofError
 
 INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
 
@@ -25,14 +26,24 @@ def answer(stream: Stream, drafter: str | None, as_json: bool) -> bool:
     What was generated before an error or Ctrl-C is printed all the same.
     """
     console = Console(highlight=False, soft_wrap=True)
-    try:
-        return consume(stream, (lambda token: None) if as_json else partial(show_token, console))
-    finally:
+
+    def conclude() -> None:
         if as_json:
             click.echo(json.dumps(stream.result.to_json(), ensure_ascii=False))
         else:
             click.echo()
             show_account(stream.result, drafter)
+
+    try:
+        completed = consume(
+            stream, (lambda token: None) if as_json else partial(show_token, console)
+        )
+    except DraftproofError:
+        if stream.result.tokens:
+            conclude()
+        raise
+    conclude()
+    return completed
 
 
 def consume(stream: Stream, show: Callable[[Token], None]) -> bool:
