@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from statistics import median
 from typing import TypeAlias
 
@@ -206,6 +207,9 @@ def simulate(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Play `auto` against recorded rounds, in their order and from the first again at the end.
 
+    A run of accepted tokens that is longer than `auto` asks for goes on in its next round. Where
+    the record itself was cut, fully accepted, the next recorded round follows it.
+
     Returns:
         Seconds by run, emitted tokens by run, and the mean draft length over all rounds.
     """
@@ -213,11 +217,19 @@ def simulate(
     lengths: list[int] = []
     for i, run in enumerate(runs):
         policy = Auto(costs, limit=longest).begin(())
-        turn = 0
+        rounds = cycle(run.rounds)
+        left = next(rounds)
         while emitted[i] < min(tokens, run.tokens):
             length = policy.length()
-            drafted, accepted = run.rounds[turn % len(run.rounds)]
-            drafted, accepted = min(drafted, length), min(accepted, length)
+            drafted, accepted = min(left[0], length), min(left[1], length)
+            rest = left[1] - accepted - 1
+            if rest < 0:
+                left = next(rounds)
+            elif left[0] > left[1]:
+                left = left[0], rest
+            else:
+                more = next(rounds)
+                left = rest + 1 + more[0], rest + 1 + more[1]
             account = Round(
                 drafted=drafted,
                 accepted=accepted,
@@ -230,5 +242,4 @@ def simulate(
             seconds[i] += account.seconds
             emitted[i] += account.emitted
             lengths.append(length)
-            turn += 1
     return seconds, emitted, float(np.mean(lengths))
