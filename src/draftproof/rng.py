@@ -36,7 +36,6 @@ class Purpose(IntEnum):
     ACCEPT = 2
     TARGET = 3
     RACE = 4
-    RESAMPLE = 5
 
 
 @runtime_checkable
