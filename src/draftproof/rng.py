@@ -101,7 +101,10 @@ def inverse_cdf(probs: Probs, uniform: float) -> int:
 def race(probs: Probs, uniforms: Float64[np.ndarray, "vocab"]) -> int:
     """The winner of the exponential race: argmin of E_i / p_i with E_i = -log(uniform_i)."""
     with np.errstate(divide="ignore", over="ignore"):  # p_i of 0, or nearly: never the winner
-        return int(np.argmax(np.log(uniforms) / probs))
+        winner = int(np.argmax(np.log(uniforms) / probs))
+    if probs[winner] > 0:
+        return winner
+    return int(np.argmax(probs))  # every mass is so small that its quotient overflowed
 
 
 class Independent:

@@ -199,6 +199,11 @@ def test_a_draw_never_returns_a_token_without_mass(weights: list[float], uniform
     assert weights[inverse_cdf(np.array(weights), uniform)] > 0
 
 
+def test_a_race_of_vanishing_masses_is_won_by_one_of_them() -> None:
+    """Their quotients overflow, as those of no mass do."""
+    assert race(np.array([0.0, 2e-309]), np.array([0.5, 0.5])) == 1
+
+
 @given(masses, st.data())
 def test_a_race_is_never_won_without_mass(weights: list[float], data: st.DataObject) -> None:
     field = data.draw(st.lists(uniforms, min_size=len(weights), max_size=len(weights)))
