@@ -44,7 +44,8 @@ namespace draftproof {
 constexpr int64_t PANEL = 16;  // output rows of a panel
 constexpr int64_t GROUP = 32;  // columns of a group, and of an activation's scale
 
-/// Where the sections of a panel lie, in bytes from its start.
+/// Where the sections of a panel lie, in bytes from its start. A float matrix has no groups and no
+/// scales: both offsets are the panel's end.
 struct Layout {
   int64_t group_bytes;
   int64_t scales;
