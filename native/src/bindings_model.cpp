@@ -1,0 +1,183 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+
+#include "bandwidth.h"
+#include "bindings.h"
+#include "gguf.h"
+#include "model.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace draftproof {
+namespace {
+
+/// Models that use equally many threads share them: target and draft take turns.
+std::shared_ptr<Pool> pool_of(int threads) {
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<Pool>> pools;
+  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be in 1..1024");
+  std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<Pool> pool = pools[threads].lock();
+  if (pool == nullptr) {
+    pool = std::make_shared<Pool>(threads);
+    pools[threads] = pool;
+  }
+  return pool;
+}
+
+const Kernels& kernels_of(const std::optional<std::string>& name) {
+  if (!name.has_value()) return best_kernels();
+  const Kernels* kernels = find_kernels(name->c_str());
+  if (kernels == nullptr) throw std::invalid_argument("no kernels " + *name + " run here");
+  return *kernels;
+}
+
+using Frequencies = std::pair<std::vector<float>, float>;  // and the scale
+using WindowAndRope = std::pair<int64_t, int64_t>;
+
+void make_model(Model* self, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                int64_t feed_forward, int64_t vocab, float norm_epsilon, float attention_scale,
+                float embedding_scale, bool gelu, bool interleaved, bool qkv_bias, bool qk_norm,
+                bool post_norms, const std::vector<Frequencies>& ropes,
+                const std::vector<WindowAndRope>& layers, int threads,
+                const std::optional<std::string>& kernels, int64_t cache_bytes) {
+  Config config;
+  config.hidden = hidden;
+  config.heads = heads;
+  config.kv_heads = kv_heads;
+  config.head_dim = head_dim;
+  config.feed_forward = feed_forward;
+  config.vocab = vocab;
+  config.norm_epsilon = norm_epsilon;
+  config.attention_scale = attention_scale;
+  config.embedding_scale = embedding_scale;
+  config.activation = gelu ? Activation::Gelu : Activation::Silu;
+  config.interleaved = interleaved;
+  config.qkv_bias = qkv_bias;
+  config.qk_norm = qk_norm;
+  config.post_norms = post_norms;
+  for (const auto& [frequencies, scale] : ropes) config.ropes.push_back({frequencies, scale});
+  for (const auto& [window, rope] : layers) config.layers.push_back({window, rope});
+  new (self) Model(std::move(config), pool_of(threads), kernels_of(kernels), cache_bytes);
+}
+
+bool set_array(Model& model, const std::string& name, const std::string& type, int64_t rows,
+               int64_t cols, nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig> source) {
+  for (uint32_t code = 0; code < 64; ++code) {
+    const TypeInfo* found = find_type(code);
+    if (found == nullptr || type != found->name) continue;
+    if (rows < 1 || cols < 1 || cols % found->block != 0 ||
+        static_cast<int64_t>(source.size()) != rows * row_bytes(found->type, cols)) {
+      throw std::invalid_argument(name + ": the bytes are not those of its shape");
+    }
+    nb::gil_scoped_release free;
+    return model.set(name, found->type, rows, cols, source.data());
+  }
+  throw std::invalid_argument("no number format is called " + type);
+}
+
+bool set_from_file(Model& model, const GgufFile& file, const std::string& name) {
+  nb::gil_scoped_release free;
+  const Tensor& tensor = file.contents().tensor(name);
+  if (tensor.dimensions > 2) {
+    throw BadWeights(name + " has " + std::to_string(tensor.dimensions) + " dimensions");
+  }
+  const bool used = model.set(name, static_cast<Type>(tensor.type),
+                              static_cast<int64_t>(tensor.rows()),
+                              static_cast<int64_t>(tensor.cols()), file.tensor_data(tensor));
+  file.forget(tensor);
+  return used;
+}
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<const bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners, Ints tokens,
+             Ints parents, Flags keep) {
+  const size_t count = tokens.size();
+  if (owners.size() != count || parents.size() != count || keep.size() != count) {
+    throw std::invalid_argument("owners, tokens, parents and keep differ in length");
+  }
+  for (const Sequence* sequence : sequences) {
+    if (sequence == nullptr || !sequence->uses(model.budget())) {
+      throw std::invalid_argument("a sequence belongs to another model");
+    }
+  }
+  std::vector<Row> rows(count);
+  size_t kept = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (owners(i) < 0 || static_cast<size_t>(owners(i)) >= sequences.size()) {
+      throw std::invalid_argument("a row's owner is no index of the sequences");
+    }
+    rows[i] = {tokens(i), sequences[owners(i)], parents(i), keep(i)};
+    kept += keep(i);
+  }
+  const size_t vocab = static_cast<size_t>(model.config().vocab);
+  std::unique_ptr<float[]> logits(new float[std::max<size_t>(1, kept * vocab)]);
+  {
+    nb::gil_scoped_release free;
+    model.score(rows, logits.get());
+  }
+  float* data = logits.release();
+  nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<float*>(memory); });
+  return Logits(data, {kept, vocab}, owner);
+}
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+  nb::exception<CacheFull>(module, "CacheFull", PyExc_MemoryError);
+  nb::exception<BadWeights>(module, "BadWeights", PyExc_ValueError);
+
+  nb::class_<Sequence>(module, "Sequence",
+                       "One sequence's keys and values. Not for use from two threads at once.")
+      .def_prop_ro("length", &Sequence::length, "Rows of the chain.")
+      .def_prop_ro("open_rows", &Sequence::open_rows, "Rows of a tree not yet chosen from.")
+      .def("rewind", &Sequence::rewind, "length"_a,
+           "Forget all but the first `length` rows, and an open tree; constant time.")
+      .def("keep", &Sequence::keep, "path"_a,
+           "Append a path of the open tree, by its rows from the root, and forget the rest.");
+
+  nb::class_<Model>(module, "Model", "A decoder of the Llama family.")
+      .def("__init__", &make_model, nb::kw_only(), "hidden"_a, "heads"_a, "kv_heads"_a,
+           "head_dim"_a, "feed_forward"_a, "vocab"_a, "norm_epsilon"_a, "attention_scale"_a,
+           "embedding_scale"_a, "gelu"_a, "interleaved"_a, "qkv_bias"_a, "qk_norm"_a,
+           "post_norms"_a, "ropes"_a, "layers"_a, "threads"_a, "kernels"_a.none(), "cache_bytes"_a)
+      .def("set", &set_array, "name"_a, "type"_a, "rows"_a, "cols"_a, "source"_a,
+           "Take a tensor by its GGUF name; False where no part of the model has that name.")
+      .def("set_from_file", &set_from_file, "file"_a, "name"_a)
+      .def("finish", &Model::finish, "Check that every tensor is there.")
+      .def("open", &Model::open, nb::keep_alive<0, 1>(), "A new sequence.")
+      .def("score", &score, "sequences"_a, "owners"_a, "tokens"_a, "parents"_a, "keep"_a,
+           "Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after "
+           "row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of "
+           "the rows in `keep`, float32 [kept, vocab].")
+      .def_prop_ro("kernels", [](const Model& model) { return model.kernels().name; })
+      .def_prop_ro("threads", [](Model& model) { return model.pool().threads(); })
+      .def_prop_ro("weight_bytes", &Model::weight_bytes)
+      .def_prop_ro("pass_bytes", &Model::pass_bytes, "Bytes of weights that a small pass reads.")
+      .def_prop_ro("page_bytes", [](const Model& model) { return model.cache_shape().page_bytes(); })
+      .def_prop_ro("cache_limit", [](const Model& model) { return model.budget()->limit(); })
+      .def_prop_ro("cache_used", [](const Model& model) { return model.budget()->used(); });
+  module.attr("PAGE") = PAGE;
+
+  module.def(
+      "read_bandwidth",
+      [](int threads, int64_t bytes, int rounds) {
+        const std::shared_ptr<Pool> pool = pool_of(threads);
+        nb::gil_scoped_release free;
+        return read_bandwidth(*pool, bytes, rounds);
+      },
+      "threads"_a, "bytes"_a = int64_t{1} << 30, "rounds"_a = 5,
+      "Bytes per second of a plain read of memory.");
+}
+
+}  // namespace draftproof

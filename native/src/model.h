@@ -1,0 +1,154 @@
+// A decoder of the Llama family, and passes over rows of any number of its sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cache.h"
+#include "kernels.h"
+#include "packed.h"
+#include "pool.h"
+
+namespace draftproof {
+
+/// Rotary position embedding of some layers: the angle of pair i at position p is p * frequencies[i].
+struct Rope {
+  std::vector<float> frequencies;
+  float scale = 1;  // of cosine and sine
+};
+
+struct LayerConfig {
+  int64_t window = 0;  // positions that are attended to, the row's own among them; 0 for all
+  int64_t rope = 0;    // index in Config::ropes
+};
+
+enum class Activation { Silu, Gelu };
+
+struct Config {
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t feed_forward = 0;
+  int64_t vocab = 0;
+  float norm_epsilon = 0;
+  float attention_scale = 0;
+  float embedding_scale = 1;
+  Activation activation = Activation::Silu;
+  bool interleaved = false;  // rotation of neighbouring pairs rather than of halves
+  bool qkv_bias = false;     // what the weights must hold besides those of every architecture
+  bool qk_norm = false;
+  bool post_norms = false;
+  std::vector<Rope> ropes;
+  std::vector<LayerConfig> layers;
+};
+
+/// The weights do not fit the configuration; the sentence names the tensor.
+struct BadWeights : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A matrix, and what is added to its product.
+struct Linear {
+  Packed weight;
+  std::vector<float> bias;
+};
+
+struct Layer {
+  Linear q, k, v, output, gate, up, down;
+  // Norms; empty where the architecture has none.
+  std::vector<float> attention_norm, q_norm, k_norm, attention_post_norm;
+  std::vector<float> feed_forward_norm, feed_forward_post_norm;
+};
+
+/// One sequence. Its rows are a chain until a pass adds a tree; then `keep` or `rewind` must choose.
+class Sequence {
+ public:
+  Sequence(const CacheShape& shape, std::shared_ptr<Budget> budget)
+      : cache_(shape, std::move(budget)) {}
+
+  int64_t length() const { return length_; }
+  bool uses(const std::shared_ptr<Budget>& budget) const { return cache_.budget() == budget; }
+  /// Rows of a tree that hang from the chain's end and of which none has been chosen yet.
+  int64_t open_rows() const { return static_cast<int64_t>(parents_.size()); }
+
+  /// Forget all but the first `length` rows of the chain, and an open tree. Constant time.
+  void rewind(int64_t length);
+  /// Append a path of the open tree, given by its rows from the root down, and forget the rest.
+  void keep(const std::vector<int32_t>& path);
+
+ private:
+  friend class Pass;
+  Cache cache_;
+  int64_t length_ = 0;
+  std::vector<int32_t> parents_;
+};
+
+/// A row of a pass.
+struct Row {
+  int32_t token = 0;
+  Sequence* sequence = nullptr;
+  int32_t parent = -1;  // an earlier row of the pass and sequence, or -1 for the chain's end
+  bool keep = false;    // whether its logits are wanted
+};
+
+class Model {
+ public:
+  /// `cache_limit` is in bytes, for all sequences together.
+  Model(Config config, std::shared_ptr<Pool> pool, const Kernels& kernels, int64_t cache_limit);
+  ~Model();
+
+  /// Take a tensor by its GGUF name; `source` is read during the call only. False where no part of the
+  /// model has that name. Throws BadWeights where it has another shape.
+  bool set(const std::string& name, Type type, int64_t rows, int64_t cols, const uint8_t* source);
+  /// Refuse further passes until every tensor is there. Throws BadWeights naming those that lack.
+  void finish();
+
+  /// The product that gives the logits: the head, or the embedding where they are tied.
+  const Linear& head() const { return head_.weight.rows > 0 ? head_ : embedding_; }
+
+  const Config& config() const { return config_; }
+  const Kernels& kernels() const { return kernels_; }
+  Pool& pool() { return *pool_; }
+  const CacheShape& cache_shape() const { return shape_; }
+  const std::shared_ptr<Budget>& budget() const { return budget_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  /// Bytes of weights that a pass over few rows reads.
+  int64_t pass_bytes() const;
+
+  std::unique_ptr<Sequence> open() const {
+    return std::make_unique<Sequence>(shape_, budget_);
+  }
+
+  /// Score rows in one pass and append them to their sequences. `logits` has room for the kept rows in
+  /// order, [kept][vocab]. Where it throws (CacheFull, std::invalid_argument), nothing was appended.
+  void score(const std::vector<Row>& rows, float* logits);
+
+ private:
+  friend class Pass;
+
+  template <class Visit>
+  bool visit(const std::string& name, Visit&& slot);
+
+  Config config_;
+  std::shared_ptr<Pool> pool_;
+  const Kernels& kernels_;
+  CacheShape shape_;
+  std::shared_ptr<Budget> budget_;
+  int64_t weight_bytes_ = 0;
+  bool finished_ = false;
+
+  Linear embedding_;  // also the head, where that has no weights of its own
+  Linear head_;
+  std::vector<float> output_norm_;
+  std::vector<Layer> layers_;
+
+  std::mutex turn_;  // one pass at a time
+  std::unique_ptr<struct Scratch> scratch_;
+};
+
+}  // namespace draftproof

@@ -1,0 +1,104 @@
+#include "pool.h"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace draftproof {
+namespace {
+
+constexpr int kSpins = 4000;  // tens of microseconds: longer than the gaps within a pass
+
+inline void pause() {
+#if defined(__x86_64__) || defined(_M_X64)
+  _mm_pause();
+#elif defined(__aarch64__) && !defined(_MSC_VER)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Pool::Pool(int threads) {
+  workers_.reserve(threads - 1);
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    this->~Pool();
+    throw;
+  }
+}
+
+Pool::~Pool() {
+  closing_.store(true);
+  loop_.fetch_add(1);
+  {
+    std::lock_guard<std::mutex> lock(sleep_);
+  }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
+}
+
+void Pool::run_erased(int64_t parts, Call call, void* context) {
+  if (workers_.empty() || parts <= 1) {
+    for (int64_t part = 0; part < parts; ++part) call(context, part, 0);
+    return;
+  }
+  std::lock_guard<std::mutex> turn(turn_);
+  call_ = call;
+  context_ = context;
+  parts_ = parts;
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  // Sequentially consistent, like the sleepers' count: either this thread sees a sleeper, or the
+  // sleeper sees the new loop.
+  loop_.fetch_add(1);
+  if (sleepers_.load() > 0) {
+    {
+      std::lock_guard<std::mutex> lock(sleep_);
+    }
+    wake_.notify_all();
+  }
+  take_parts(0);
+  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+    if (spins < kSpins) {
+      pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void Pool::take_parts(int thread) {
+  for (;;) {
+    const int64_t part = next_.fetch_add(1, std::memory_order_relaxed);
+    if (part >= parts_) return;
+    call_(context_, part, thread);
+  }
+}
+
+void Pool::work(int thread) {
+  uint64_t seen = 0;
+  for (;;) {
+    seen = wait_for_loop(seen);
+    if (closing_.load()) return;
+    take_parts(thread);
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+uint64_t Pool::wait_for_loop(uint64_t seen) {
+  for (int spins = 0; spins < kSpins; ++spins) {
+    const uint64_t loop = loop_.load(std::memory_order_acquire);
+    if (loop != seen) return loop;
+    pause();
+  }
+  std::unique_lock<std::mutex> lock(sleep_);
+  sleepers_.fetch_add(1);
+  wake_.wait(lock, [&] { return loop_.load() != seen; });
+  sleepers_.fetch_sub(1);
+  return loop_.load();
+}
+
+}  // namespace draftproof
