@@ -1,0 +1,29 @@
+// Which table of kernels to use.
+#include "kernels.h"
+
+#include <cstring>
+
+namespace draftproof {
+namespace {
+
+// Fastest first.
+constexpr const Kernels* (*kTables[])() = {avx512_kernels, avx2_kernels, portable_kernels};
+
+}  // namespace
+
+const Kernels& best_kernels() {
+  for (const auto table : kTables) {
+    if (const Kernels* kernels = table()) return *kernels;
+  }
+  return *portable_kernels();
+}
+
+const Kernels* find_kernels(const char* name) {
+  for (const auto table : kTables) {
+    const Kernels* kernels = table();
+    if (kernels != nullptr && std::strcmp(kernels->name, name) == 0) return kernels;
+  }
+  return nullptr;
+}
+
+}  // namespace draftproof

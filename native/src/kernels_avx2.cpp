@@ -1,0 +1,647 @@
+// Kernels for AVX2, FMA and F16C.
+//
+// Quantised matrices: the values of 8 output rows x 32 columns are expanded to bytes, 8 vectors, and
+// serve every row of a tile before the next are read. 16-bit sums cannot saturate: a vector adds to
+// each of them two products of at most 15, 31 or 63 times 127, and 8, 4 or 2 vectors are added up
+// before the sums are widened (30480, 31496, 32004).
+#include "kernels.h"
+
+#if defined(__AVX2__) && (defined(_MSC_VER) || (defined(__FMA__) && defined(__F16C__)))
+
+#include <immintrin.h>
+#include <string.h>
+
+#if defined(_MSC_VER)
+#include <intrin.h>
+#define INLINE static __forceinline
+#define UNROLL
+#else
+#include <cpuid.h>
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+namespace draftproof {
+namespace {
+
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// ---- Loads -------------------------------------------------------------------------------------
+
+INLINE __m128i load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+INLINE __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+INLINE __m256i broadcast32(const void* p) {
+  int32_t value;
+  memcpy(&value, p, sizeof value);
+  return _mm256_set1_epi32(value);
+}
+
+INLINE __m256 halves(const void* p) { return _mm256_cvtph_ps(load128(p)); }
+
+// ---- Quantised matrices ------------------------------------------------------------------------
+
+constexpr bool is_k(Type t) { return t == Type::Q4_K || t == Type::Q5_K || t == Type::Q6_K; }
+
+constexpr int bits_of(Type t) {
+  return t == Type::Q8_0                                          ? 8
+         : t == Type::Q6_K                                        ? 6
+         : t == Type::Q5_0 || t == Type::Q5_1 || t == Type::Q5_K ? 5
+                                                                  : 4;
+}
+
+constexpr bool has_minimum(Type t) {
+  return t == Type::Q4_1 || t == Type::Q5_1 || t == Type::Q4_K || t == Type::Q5_K;
+}
+
+// What is subtracted from the unsigned value.
+constexpr int offset_of(Type t) {
+  return t == Type::Q4_0 ? 8 : t == Type::Q5_0 ? 16 : t == Type::Q6_K ? 32 : 0;
+}
+
+constexpr int64_t group_bytes_of(Type t) { return 64 * bits_of(t); }
+
+// Half a group: 8 output rows x 32 columns.
+template <Type T>
+struct Half {
+  __m256i values[8];  // unsigned; for Q8_0 the magnitudes
+  const uint8_t* bytes;
+  __m256 scale;
+  __m256 minimum;
+  __m256i subscale[2];  // Q6_K: for 16 columns each, the scale twice as int16
+  __m256i correction;   // Q6_K: both scales times -32
+};
+
+INLINE __m256i nibble(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+
+// Bits of `v`, moved to the place in `mask` by the shift, above the value.
+template <int SHIFT>
+INLINE __m256i with_bits(__m256i value, __m256i v, int mask) {
+  const __m256i moved = SHIFT > 0   ? _mm256_slli_epi16(v, SHIFT > 0 ? SHIFT : 0)
+                        : SHIFT < 0 ? _mm256_srli_epi16(v, SHIFT < 0 ? -SHIFT : 0)
+                                    : v;
+  return _mm256_or_si256(value, _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(mask))));
+}
+
+template <Type T>
+INLINE void expand(const uint8_t* group, __m256i* values) {
+  if constexpr (bits_of(T) == 8) {
+    UNROLL for (int j = 0; j < 8; ++j) values[j] = _mm256_abs_epi8(load256(group + 64 * j));
+    return;
+  }
+  UNROLL for (int j = 0; j < 4; ++j) {
+    const __m256i pair = load256(group + 64 * j);
+    values[2 * j] = nibble(pair);
+    values[2 * j + 1] = nibble(_mm256_srli_epi16(pair, 4));
+  }
+  if constexpr (bits_of(T) == 5) {
+    const __m256i high = load256(group + 256);
+    values[0] = with_bits<4>(values[0], high, 16);
+    values[1] = with_bits<3>(values[1], high, 16);
+    values[2] = with_bits<2>(values[2], high, 16);
+    values[3] = with_bits<1>(values[3], high, 16);
+    values[4] = with_bits<0>(values[4], high, 16);
+    values[5] = with_bits<-1>(values[5], high, 16);
+    values[6] = with_bits<-2>(values[6], high, 16);
+    values[7] = with_bits<-3>(values[7], high, 16);
+  }
+  if constexpr (bits_of(T) == 6) {
+    UNROLL for (int k = 0; k < 2; ++k) {
+      const __m256i high = load256(group + 256 + 64 * k);
+      __m256i* four = values + 4 * k;
+      four[0] = with_bits<4>(four[0], high, 48);
+      four[1] = with_bits<2>(four[1], high, 48);
+      four[2] = with_bits<0>(four[2], high, 48);
+      four[3] = with_bits<-2>(four[3], high, 48);
+    }
+  }
+}
+
+// The panel's sections at a group, for one half of the panel's rows.
+template <Type T>
+INLINE void load_half(const uint8_t* panel, const Layout& layout, int64_t g, int half, Half<T>& to) {
+  to.bytes = panel + g * group_bytes_of(T) + 32 * half;
+  expand<T>(to.bytes, to.values);
+  constexpr int64_t scale_bytes = has_minimum(T) ? 64 : 32;
+  const uint8_t* scales = panel + layout.scales + (is_k(T) ? g / 8 : g) * scale_bytes + 16 * half;
+  const uint8_t* subscales = panel + layout.subscales + 32 * g + 8 * half;
+  to.scale = halves(scales);
+  if constexpr (has_minimum(T)) to.minimum = halves(scales + 32);
+  if constexpr (T == Type::Q4_K || T == Type::Q5_K) {
+    const __m256i scale = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)subscales));
+    const __m256i minimum = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(subscales + 16)));
+    to.scale = _mm256_mul_ps(to.scale, _mm256_cvtepi32_ps(scale));
+    to.minimum = _mm256_mul_ps(to.minimum, _mm256_cvtepi32_ps(minimum));
+    to.minimum = _mm256_xor_ps(to.minimum, _mm256_set1_ps(-0.0f));
+  }
+  if constexpr (T == Type::Q6_K) {
+    const __m128i first = _mm_loadl_epi64((const __m128i*)subscales);
+    const __m128i second = _mm_loadl_epi64((const __m128i*)(subscales + 16));
+    to.subscale[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, first));
+    to.subscale[1] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(second, second));
+    const __m256i both = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
+    to.correction = _mm256_mullo_epi16(both, _mm256_set1_epi16(-offset_of(T)));
+  }
+}
+
+// Products of one vector of values and a row's 4 columns, added up in pairs.
+INLINE __m256i pairs(__m256i values, const int8_t* x) {
+  return _mm256_maddubs_epi16(values, broadcast32(x));
+}
+
+template <int N>
+INLINE __m256i pairs_of(const __m256i* values, const int8_t* x) {
+  if constexpr (N == 1) {
+    return pairs(values[0], x);
+  } else {
+    return _mm256_add_epi16(pairs_of<N / 2>(values, x), pairs_of<N / 2>(values + N / 2, x + 2 * N));
+  }
+}
+
+INLINE __m256i widen(__m256i sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+
+// The integer dot products of 8 output rows with a row's 32 columns; for Q6_K those of 16 columns
+// times their scale, added up.
+template <Type T>
+INLINE __m256i dot(const Half<T>& w, const int8_t* x, const int16_t* sums) {
+  if constexpr (bits_of(T) == 8) {
+    __m256i total = _mm256_setzero_si256();
+    UNROLL for (int j = 0; j < 8; ++j) {
+      const __m256i moved = _mm256_sign_epi8(broadcast32(x + 4 * j), load256(w.bytes + 64 * j));
+      total = _mm256_add_epi32(total, widen(_mm256_maddubs_epi16(w.values[j], moved)));
+    }
+    return total;
+  } else if constexpr (bits_of(T) == 6) {
+    __m256i total = _mm256_madd_epi16(w.correction, broadcast32(sums));
+    UNROLL for (int j = 0; j < 4; ++j) {
+      const __m256i two = pairs_of<2>(w.values + 2 * j, x + 8 * j);
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(two, w.subscale[j / 2]));
+    }
+    return total;
+  } else {
+    __m256i total = bits_of(T) == 5
+                        ? _mm256_add_epi32(widen(pairs_of<4>(w.values, x)),
+                                           widen(pairs_of<4>(w.values + 4, x + 16)))
+                        : widen(pairs_of<8>(w.values, x));
+    if constexpr (offset_of(T) != 0) {
+      const __m256i offset = _mm256_set1_epi16(-offset_of(T));
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(broadcast32(sums), offset));
+    }
+    return total;
+  }
+}
+
+constexpr int64_t kTile = 16;       // rows of activations that a group's values serve
+constexpr int64_t kAhead = 4096;    // bytes to fetch in advance
+
+template <Type T>
+INLINE void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int64_t first,
+                 int64_t rows, float (*sums)[PANEL]) {
+  const Layout& layout = weights.layout;
+  const int64_t cols = weights.cols;
+  const int64_t groups = cols / GROUP;
+  constexpr int64_t step = group_bytes_of(T) + 64;  // some of the scales are fetched with each group
+  memset(sums, 0, static_cast<size_t>(rows) * sizeof sums[0]);
+  for (int64_t g = 0; g < groups; ++g) {
+    if (first == 0) {
+      const char* ahead = reinterpret_cast<const char*>(panel) + g * step + kAhead;
+      UNROLL for (int64_t i = 0; i < step; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
+    }
+    for (int half = 0; half < 2; ++half) {
+      Half<T> w;
+      load_half<T>(panel, layout, g, half, w);
+      const int8_t* quants = x.quants + first * cols + g * GROUP;
+      const float* scales = x.scales + first * groups + g;
+      const float* scaled_sums = x.scaled_sums + first * groups + g;
+      const int16_t* row_sums = x.sums + first * groups * 2 + g * 2;
+      for (int64_t r = 0; r < rows; ++r) {
+        float* sum = sums[r] + 8 * half;
+        const __m256 product = _mm256_cvtepi32_ps(dot<T>(w, quants, row_sums));
+        const __m256 scale = _mm256_mul_ps(w.scale, _mm256_broadcast_ss(scales));
+        __m256 total = _mm256_fmadd_ps(product, scale, _mm256_load_ps(sum));
+        if constexpr (has_minimum(T)) {
+          total = _mm256_fmadd_ps(w.minimum, _mm256_broadcast_ss(scaled_sums), total);
+        }
+        _mm256_store_ps(sum, total);
+        quants += cols;
+        scales += groups;
+        scaled_sums += groups;
+        row_sums += 2 * groups;
+      }
+    }
+  }
+}
+
+template <Type T>
+void matmul_quantised(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
+                      float* out, int64_t stride) {
+  alignas(64) float sums[kTile][PANEL];
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t count = smaller(PANEL, weights.rows - p * PANEL);
+    for (int64_t first = 0; first < x.rows; first += kTile) {
+      const int64_t rows = smaller(kTile, x.rows - first);
+      tile<T>(weights, weights.panel(p), x, first, rows, sums);
+      for (int64_t r = 0; r < rows; ++r) {
+        memcpy(out + (first + r) * stride + p * PANEL, sums[r],
+               static_cast<size_t>(count) * sizeof(float));
+      }
+    }
+  }
+}
+
+// ---- Float matrices ----------------------------------------------------------------------------
+
+constexpr int64_t kFloatTile = 6;  // 12 sums of 8 fill the registers
+
+template <Type T>
+INLINE void load_column(const uint8_t* panel, int64_t column, __m256& low, __m256& high) {
+  if constexpr (T == Type::F32) {
+    low = _mm256_load_ps(reinterpret_cast<const float*>(panel + column * 64));
+    high = _mm256_load_ps(reinterpret_cast<const float*>(panel + column * 64 + 32));
+  } else if constexpr (T == Type::F16) {
+    low = halves(panel + column * 32);
+    high = halves(panel + column * 32 + 16);
+  } else {
+    const __m256i first = _mm256_cvtepu16_epi32(load128(panel + column * 32));
+    const __m256i second = _mm256_cvtepu16_epi32(load128(panel + column * 32 + 16));
+    low = _mm256_castsi256_ps(_mm256_slli_epi32(first, 16));
+    high = _mm256_castsi256_ps(_mm256_slli_epi32(second, 16));
+  }
+}
+
+template <Type T, int ROWS>
+void float_tile(const uint8_t* panel, int64_t cols, const float* x, float (*sums)[PANEL]) {
+  __m256 low[ROWS], high[ROWS];
+  UNROLL for (int r = 0; r < ROWS; ++r) low[r] = high[r] = _mm256_setzero_ps();
+  constexpr int64_t width = T == Type::F32 ? 64 : 32;
+  for (int64_t column = 0; column < cols; ++column) {
+    __m256 a, b;
+    load_column<T>(panel, column, a, b);
+    _mm_prefetch(reinterpret_cast<const char*>(panel) + column * width + kAhead, _MM_HINT_T0);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      const __m256 value = _mm256_broadcast_ss(x + r * cols + column);
+      low[r] = _mm256_fmadd_ps(a, value, low[r]);
+      high[r] = _mm256_fmadd_ps(b, value, high[r]);
+    }
+  }
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    _mm256_store_ps(sums[r], low[r]);
+    _mm256_store_ps(sums[r] + 8, high[r]);
+  }
+}
+
+template <Type T>
+void matmul_float(const Packed& weights, int64_t begin, int64_t end, const Activations& x, float* out,
+                  int64_t stride) {
+  using Tile = void (*)(const uint8_t*, int64_t, const float*, float(*)[PANEL]);
+  static constexpr Tile tiles[kFloatTile] = {float_tile<T, 1>, float_tile<T, 2>, float_tile<T, 3>,
+                                             float_tile<T, 4>, float_tile<T, 5>, float_tile<T, 6>};
+  alignas(64) float sums[kFloatTile][PANEL];
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t count = smaller(PANEL, weights.rows - p * PANEL);
+    for (int64_t first = 0; first < x.rows; first += kFloatTile) {
+      const int64_t rows = smaller(kFloatTile, x.rows - first);
+      tiles[rows - 1](weights.panel(p), weights.cols, x.values + first * x.cols, sums);
+      for (int64_t r = 0; r < rows; ++r) {
+        memcpy(out + (first + r) * stride + p * PANEL, sums[r],
+               static_cast<size_t>(count) * sizeof(float));
+      }
+    }
+  }
+}
+
+MatMul matmul(Type type) {
+  switch (type) {
+    case Type::F32: return matmul_float<Type::F32>;
+    case Type::F16: return matmul_float<Type::F16>;
+    case Type::BF16: return matmul_float<Type::BF16>;
+    case Type::Q4_0: return matmul_quantised<Type::Q4_0>;
+    case Type::Q4_1: return matmul_quantised<Type::Q4_1>;
+    case Type::Q5_0: return matmul_quantised<Type::Q5_0>;
+    case Type::Q5_1: return matmul_quantised<Type::Q5_1>;
+    case Type::Q8_0: return matmul_quantised<Type::Q8_0>;
+    case Type::Q4_K: return matmul_quantised<Type::Q4_K>;
+    case Type::Q5_K: return matmul_quantised<Type::Q5_K>;
+    case Type::Q6_K: return matmul_quantised<Type::Q6_K>;
+  }
+  return nullptr;
+}
+
+// ---- Sums and tails ----------------------------------------------------------------------------
+
+INLINE float sum_of(__m256 v) {
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+INLINE int32_t sum_of(__m256i v) {
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
+// All bits in the lanes below n.
+INLINE __m256i lanes_below(int64_t n) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(smaller(n, 8))), lanes);
+}
+
+// The last lanes of a row that does not fill its vector are zeros, and are not written.
+INLINE __m256 load_some(const float* p, int64_t n) {
+  return n >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lanes_below(n));
+}
+
+INLINE void store_some(float* p, int64_t n, __m256 v) {
+  if (n >= 8) {
+    _mm256_storeu_ps(p, v);
+  } else {
+    _mm256_maskstore_ps(p, lanes_below(n), v);
+  }
+}
+
+// ---- Rows --------------------------------------------------------------------------------------
+
+// The 16-bit sums of 16 bytes: the two halves of 32 bytes.
+INLINE __m256i sums_of_quants(__m256i bytes) {
+  const __m256i fours = widen(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes));
+  const __m256i twos = _mm256_hadd_epi32(fours, fours);
+  return _mm256_hadd_epi32(twos, twos);
+}
+
+void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float* scaled_sums,
+              int16_t* sums) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  for (int64_t g = 0; g < cols / GROUP; ++g) {
+    __m256 v[4];
+    __m256i largest = _mm256_setzero_si256();
+    UNROLL for (int i = 0; i < 4; ++i) {
+      v[i] = _mm256_loadu_ps(x + g * GROUP + 8 * i);
+      // Magnitudes order like integers, with infinity and NaN above all numbers.
+      largest = _mm256_max_epi32(largest, _mm256_castps_si256(_mm256_andnot_ps(sign, v[i])));
+    }
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    const float scale = _mm_cvtss_f32(_mm_castsi128_ps(four)) / 127.0f;
+    if (_mm_cvtsi128_si32(four) >= 0x7f800000 || scale == 0.0f) {
+      // Zero times infinity or NaN is NaN, so that every output of this row becomes one.
+      memset(quants + g * GROUP, 0, GROUP);
+      scales[g] = scale;
+      scaled_sums[g] = 0.0f * scale;
+      sums[2 * g] = sums[2 * g + 1] = 0;
+      continue;
+    }
+    __m256i whole[4];
+    const __m256 divisor = _mm256_set1_ps(scale);
+    UNROLL for (int i = 0; i < 4; ++i) {
+      // A scale that is a denormal number may be rounded far down.
+      __m256 q = _mm256_div_ps(v[i], divisor);
+      q = _mm256_min_ps(_mm256_max_ps(q, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(127.0f));
+      whole[i] = _mm256_cvtps_epi32(q);
+    }
+    const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]),
+                                              _mm256_packs_epi32(whole[2], whole[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i bytes = _mm256_permutevar8x32_epi32(packed, order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(quants + g * GROUP), bytes);
+    const __m256i both = sums_of_quants(bytes);
+    const int first = _mm256_extract_epi32(both, 0);
+    const int second = _mm256_extract_epi32(both, 4);
+    scales[g] = scale;
+    scaled_sums[g] = scale * static_cast<float>(first + second);
+    sums[2 * g] = static_cast<int16_t>(first);
+    sums[2 * g + 1] = static_cast<int16_t>(second);
+  }
+}
+
+void rms_norm(const float* x, const float* weight, int64_t n, float epsilon, float* out) {
+  __m256 squares[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 v = load_some(x + i, n - i);
+    __m256& sum = squares[(i / 8) % 2];
+    sum = _mm256_fmadd_ps(v, v, sum);
+  }
+  const float mean = sum_of(_mm256_add_ps(squares[0], squares[1])) / static_cast<float>(n);
+  const __m256 root = _mm256_sqrt_ps(_mm256_set1_ps(mean + epsilon));
+  const __m256 factor = _mm256_div_ps(_mm256_set1_ps(1.0f), root);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 scaled = _mm256_mul_ps(load_some(x + i, n - i), factor);
+    store_some(out + i, n - i, _mm256_mul_ps(scaled, load_some(weight + i, n - i)));
+  }
+}
+
+// e^x: 2^n e^r with |r| <= log(2) / 2 and a polynomial for e^r whose relative error is below 2^-23.
+INLINE __m256 exponential(__m256 x) {
+  // Beyond these it is 0 and infinity; NaN stays.
+  x = _mm256_min_ps(_mm256_set1_ps(89.0f), _mm256_max_ps(_mm256_set1_ps(-105.0f), x));
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  // log(2) in two parts, the first short enough for an exact product.
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
+  __m256 p = _mm256_set1_ps(1.0f / 5040);
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+  // 2^n in two factors: it may leave the range of a float's exponent.
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i part = _mm256_srai_epi32(whole, 1);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256i rest = _mm256_sub_epi32(whole, part);
+  const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(part, bias), 23);
+  const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23);
+  return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+}
+
+// x / (1 + e^-y)
+INLINE __m256 gated(__m256 x, __m256 y) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 negative = _mm256_xor_ps(y, _mm256_set1_ps(-0.0f));
+  return _mm256_div_ps(x, _mm256_add_ps(one, exponential(negative)));
+}
+
+void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 x = load_some(gate + i, n - i);
+    store_some(out + i, n - i, _mm256_mul_ps(gated(x, x), load_some(up + i, n - i)));
+  }
+}
+
+void gelu_mul(const float* gate, const float* up, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 8) {
+    // 0.5 x (1 + tanh(u)) = x / (1 + e^(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3)
+    const __m256 x = load_some(gate + i, n - i);
+    const __m256 square = _mm256_mul_ps(x, x);
+    const __m256 cubic =
+        _mm256_fmadd_ps(square, _mm256_set1_ps(0.044715f), _mm256_set1_ps(1.0f));
+    const __m256 y = _mm256_mul_ps(_mm256_mul_ps(x, cubic), _mm256_set1_ps(1.59576912f));
+    store_some(out + i, n - i, _mm256_mul_ps(gated(x, y), load_some(up + i, n - i)));
+  }
+}
+
+float softmax(float* scores, int64_t n) {
+  const __m256 lowest = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000 | INT32_MIN));
+  __m256 largest = lowest;
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 inside = _mm256_castsi256_ps(lanes_below(n - i));
+    const __m256 v = _mm256_blendv_ps(lowest, _mm256_loadu_ps(scores + i), inside);
+    largest = _mm256_max_ps(largest, v);
+  }
+  largest = _mm256_max_ps(largest, _mm256_permute2f128_ps(largest, largest, 1));
+  largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0x4e));
+  largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0xb1));
+  __m256 sum = _mm256_setzero_ps();
+  for (int64_t i = 0; i < n; i += 16) {
+    UNROLL for (int64_t k = i; k < i + 16; k += 8) {
+      const __m256 inside = _mm256_castsi256_ps(lanes_below(n - k));
+      const __m256 v = exponential(_mm256_sub_ps(_mm256_loadu_ps(scores + k), largest));
+      const __m256 weight = _mm256_and_ps(v, inside);
+      _mm256_storeu_ps(scores + k, weight);
+      sum = _mm256_add_ps(sum, weight);
+    }
+  }
+  return sum_of(sum);
+}
+
+// ---- Attention ---------------------------------------------------------------------------------
+
+template <int HEADS>
+void scores_of(const float* query, int64_t dim, const uint16_t* keys, float* out, int64_t stride) {
+  __m256 low[HEADS], high[HEADS];
+  UNROLL for (int h = 0; h < HEADS; ++h) low[h] = high[h] = _mm256_setzero_ps();
+  for (int64_t d = 0; d < dim; ++d) {
+    const __m256 a = halves(keys + d * 16);
+    const __m256 b = halves(keys + d * 16 + 8);
+    UNROLL for (int h = 0; h < HEADS; ++h) {
+      const __m256 q = _mm256_broadcast_ss(query + h * dim + d);
+      low[h] = _mm256_fmadd_ps(q, a, low[h]);
+      high[h] = _mm256_fmadd_ps(q, b, high[h]);
+    }
+  }
+  UNROLL for (int h = 0; h < HEADS; ++h) {
+    _mm256_storeu_ps(out + h * stride, low[h]);
+    _mm256_storeu_ps(out + h * stride + 8, high[h]);
+  }
+}
+
+template <int HEADS>
+void values_of(const float* weights, int64_t weights_stride, int64_t positions,
+               const uint16_t* values, int64_t dim, float* out) {
+  for (int64_t d = 0; d < dim; d += 16) {
+    __m256 low[HEADS], high[HEADS];
+    UNROLL for (int h = 0; h < HEADS; ++h) {
+      low[h] = _mm256_loadu_ps(out + h * dim + d);
+      high[h] = _mm256_loadu_ps(out + h * dim + d + 8);
+    }
+    for (int64_t p = 0; p < positions; ++p) {
+      const __m256 a = halves(values + p * dim + d);
+      const __m256 b = halves(values + p * dim + d + 8);
+      UNROLL for (int h = 0; h < HEADS; ++h) {
+        const __m256 weight = _mm256_broadcast_ss(weights + h * weights_stride + p);
+        low[h] = _mm256_fmadd_ps(weight, a, low[h]);
+        high[h] = _mm256_fmadd_ps(weight, b, high[h]);
+      }
+    }
+    UNROLL for (int h = 0; h < HEADS; ++h) {
+      _mm256_storeu_ps(out + h * dim + d, low[h]);
+      _mm256_storeu_ps(out + h * dim + d + 8, high[h]);
+    }
+  }
+}
+
+// Up to 6 heads at a time, in parts of nearly equal size.
+INLINE int64_t part_of(int64_t heads) {
+  const int64_t parts = (heads + 5) / 6;
+  return (heads + parts - 1) / parts;
+}
+
+void attention_scores(const float* query, int64_t heads, int64_t dim, const uint16_t* keys,
+                      float* out, int64_t out_stride) {
+  using Function = void (*)(const float*, int64_t, const uint16_t*, float*, int64_t);
+  static constexpr Function functions[6] = {scores_of<1>, scores_of<2>, scores_of<3>,
+                                            scores_of<4>, scores_of<5>, scores_of<6>};
+  while (heads > 0) {
+    const int64_t part = part_of(heads);
+    functions[part - 1](query, dim, keys, out, out_stride);
+    query += part * dim;
+    out += part * out_stride;
+    heads -= part;
+  }
+}
+
+void attention_values(const float* weights, int64_t weights_stride, int64_t heads,
+                      int64_t positions, const uint16_t* values, int64_t dim, float* out) {
+  using Function = void (*)(const float*, int64_t, int64_t, const uint16_t*, int64_t, float*);
+  static constexpr Function functions[6] = {values_of<1>, values_of<2>, values_of<3>,
+                                            values_of<4>, values_of<5>, values_of<6>};
+  while (heads > 0) {
+    const int64_t part = part_of(heads);
+    functions[part - 1](weights, weights_stride, positions, values, dim, out);
+    weights += part * weights_stride;
+    out += part * dim;
+    heads -= part;
+  }
+}
+
+// ---- Halves ------------------------------------------------------------------------------------
+
+void to_half(const float* x, int64_t n, uint16_t* out) {
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(load_some(x + i, n - i), _MM_FROUND_TO_NEAREST_INT);
+    memcpy(out + i, &half, static_cast<size_t>(smaller(8, n - i)) * sizeof(uint16_t));
+  }
+}
+
+void from_half(const uint16_t* x, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 8) {
+    __m128i half = _mm_setzero_si128();
+    memcpy(&half, x + i, static_cast<size_t>(smaller(8, n - i)) * sizeof(uint16_t));
+    store_some(out + i, n - i, _mm256_cvtph_ps(half));
+  }
+}
+
+// ---- Choice ------------------------------------------------------------------------------------
+
+// With the system's consent to 256-bit registers.
+bool runs_here() {
+#if defined(_MSC_VER)
+  int leaf1[4], leaf7[4];
+  __cpuid(leaf1, 0);
+  if (leaf1[0] < 7) return false;
+  __cpuid(leaf1, 1);
+  __cpuidex(leaf7, 7, 0);
+  constexpr int needed = 1 << 12 | 1 << 27 | 1 << 28 | 1 << 29;  // FMA, OSXSAVE, AVX, F16C
+  if ((leaf1[2] & needed) != needed || (leaf7[1] & 1 << 5) == 0) return false;
+  return (_xgetbv(0) & 6) == 6;
+#else
+  unsigned a, b, c, d;  // clang's __builtin_cpu_supports may not know F16C
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_F16C) == 0) return false;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+}
+
+constexpr Kernels kTable = {"avx2",   matmul,   quantize,         rms_norm,
+                            silu_mul, gelu_mul, attention_scores, softmax,
+                            attention_values, to_half, from_half};
+
+}  // namespace
+
+const Kernels* avx2_kernels() {
+  static const bool runs = runs_here();
+  return runs ? &kTable : nullptr;
+}
+
+}  // namespace draftproof
+
+#else
+
+namespace draftproof {
+const Kernels* avx2_kernels() { return nullptr; }
+}  // namespace draftproof
+
+#endif
