@@ -24,7 +24,7 @@ constexpr float kExpHighest = 88.0f;
 constexpr float kExpLowest = -87.0f;
 
 // gelu(x) = x / (1 + exp(-(a x + b x^3))): the tanh form, tanh written by exp.
-constexpr float kGeluA = 0x1.988454p+0f;   // 2 sqrt(2 / pi)
-constexpr float kGeluB = 0x1.243f8cp-4f;   // 0.044715 times that
+constexpr float kGeluA = 0x1.988454p+0f;  // 2 sqrt(2 / pi)
+constexpr float kGeluB = 0x1.2444f2p-4f;  // 0.044715 times that
 
 }  // namespace draftproof
