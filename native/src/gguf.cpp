@@ -18,13 +18,13 @@ constexpr size_t kMinTensor = 8 + 1 + 4 + 4 + 8;  // name of one byte, no dimens
 
 using std::to_string;
 
-/// Text from a file, fit for a sentence: unprintable bytes escaped, long ones cut.
+/// Text from a file, fit for a sentence: unprintable bytes and quotes escaped, long ones cut.
 std::string quoted(std::string_view text) {
   constexpr size_t kShown = 80;
   std::string result = "'";
   for (const char c : text.substr(0, kShown)) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
+    if (byte >= 0x20 && byte < 0x7f && c != '\'' && c != '\\') {
       result += c;
     } else {
       char escape[8];
