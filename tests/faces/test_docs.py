@@ -296,11 +296,18 @@ def test_the_paper_is_mapped_in_rows_of_code_and_test() -> None:
 def declared() -> dict[str, set[str]]:
     """Names of the dependencies by extra; those of the base install under ""."""
     text = (ROOT / "pyproject.toml").read_text()
+    build = re.search(r"^requires = \[(.*?)\]$", text, re.M)
     base = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.M | re.S)
     extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)^\[", text, re.M | re.S)
+    assert build is not None
     assert base is not None
     assert extras is not None
-    lists = [("", base[1]), *re.findall(r"^(\w+) = \[\n(.*?)^\]", extras[1], re.M | re.S)]
+    in_lines = "".join(f"  {name.strip()},\n" for name in build[1].split(","))
+    lists = [
+        ("build", in_lines),
+        ("", base[1]),
+        *re.findall(r"^(\w+) = \[\n(.*?)^\]", extras[1], re.M | re.S),
+    ]
     return {
         extra: set(re.findall(r'^  "([A-Za-z0-9_.-]+?)[<>=~!]', body, re.M))
         for extra, body in lists
@@ -310,7 +317,12 @@ def declared() -> dict[str, set[str]]:
 def test_dependencies_are_documented_and_no_others() -> None:
     text = (DOCS / "dependencies.md").read_text()
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
-    titles = {"": "Base install", "torch": "Extra `torch`", "dev": "Extra `dev`"}
+    titles = {
+        "": "Base install",
+        "build": "To build",
+        "torch": "Extra `torch`",
+        "dev": "Extra `dev`",
+    }
     assert declared().keys() == titles.keys()
     for extra, names in declared().items():
         assert names
