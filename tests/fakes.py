@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from draftproof.core import Prompt
 from draftproof.errors import EmptyPrompt, PromptTooLong, UnsupportedModel
+from draftproof.ports import Pass
 
 LawTable = Callable[[tuple[int, ...]], Sequence[float] | np.ndarray]
 
@@ -177,6 +179,25 @@ class FakeModel:
         return row
 
 
+class BatchingFakeModel(FakeModel):
+    """A `FakeModel` that scores many sessions in one pass; `batches` are the tokens of each."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.batches: list[tuple[int, ...]] = []
+
+    def score_together(self, passes: Sequence[Pass]) -> list[np.ndarray]:
+        sessions = [part.session for part in passes]
+        if len({id(session) for session in sessions}) < len(sessions):
+            raise BrokenContract("a session takes part twice")
+        if any(session.model is not self for session in sessions):
+            raise BrokenContract("a session of another model takes part")
+        sizes = tuple(len(part.tokens) for part in passes)
+        self.batches.append(sizes)
+        self.spend(sum(sizes))
+        return [part.session.take(part.tokens, part.keep) for part in passes]
+
+
 def _memory(prompt: Prompt) -> tuple[int, ...]:
     """What an encoder remembers of a prompt: its tokens, or a fingerprint of its features."""
     if isinstance(prompt, tuple):
@@ -203,6 +224,11 @@ class FakeSession:
         return len(self.tokens)
 
     def score(self, tokens: Sequence[int], keep: int) -> np.ndarray:
+        self.model.spend(len(tokens))
+        return self.take(tokens, keep)
+
+    def take(self, tokens: Sequence[int], keep: int) -> np.ndarray:
+        """A pass, but for its time."""
         self._check(not self.closed, "score on a closed session")
         self._check(len(tokens) > 0, "score of no tokens")
         self._check(0 <= keep <= len(tokens), f"keep {keep} of {len(tokens)} tokens")
@@ -215,7 +241,6 @@ class FakeSession:
         self._check(tuple(head) == self.prefix[: len(head)], f"the cache begins with {head}")
         self.passes += 1
         self.rows += len(tokens)
-        self.model.spend(len(tokens))
         rows = np.empty((keep, self.model.vocab_size), dtype=np.float32)
         for i in range(keep):
             end = len(self.tokens) - keep + i + 1

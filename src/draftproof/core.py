@@ -157,7 +157,9 @@ class Token:
 class Round:
     """One round's account: what was drafted and accepted, and the seconds it took.
 
-    `scored` is the number of tokens in the target's pass, `drafted + 1`.
+    `scored` is the number of this request's tokens in the target's pass, `drafted + 1`. Where
+    other requests shared the pass, `others` is their number and `beside` that of their tokens in
+    it, and `score_seconds` is a share of the pass in proportion to tokens.
     """
 
     drafted: int
@@ -166,10 +168,12 @@ class Round:
     draft_seconds: float
     score_seconds: float
     verify_seconds: float
+    others: int = 0
+    beside: int = 0
 
     @property
     def scored(self) -> int:
-        """Tokens in the target's pass."""
+        """This request's tokens in the target's pass."""
         return self.drafted + 1
 
     @property

@@ -7,6 +7,7 @@ A part that is shared (`Model`, `Drafter`, `Lengths`) makes, per request, a part
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from draftproof.core import Draft, Law, LogitRow, Logits, Prompt, Round, Verdict
@@ -100,6 +101,38 @@ class Model(Protocol):
 
         Raises:
             PromptTooLong: The prompt does not fit in the context.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one session takes part with in a pass over several.
+
+    Args:
+        session: One of the model's own sessions; in a pass at most once.
+        tokens: As in `Session.score`.
+        keep: As in `Session.score`.
+    """
+
+    session: Session
+    tokens: tuple[int, ...]
+    keep: int
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """An optional capability of a `Model`: scoring several of its sessions in one pass.
+
+    It is asked for with `isinstance` before use; a model without it scores one after another.
+    """
+
+    def score_together(self, passes: Sequence[Pass]) -> Sequence[Logits]:
+        """Append and score every session's tokens in one pass.
+
+        Returns:
+            What `Session.score` would have returned for each, in order. An error leaves all
+            sessions as they were.
         """
         ...
 

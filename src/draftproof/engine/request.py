@@ -97,6 +97,7 @@ class Running:
         self._closed = False
         reproducible = request.seed is not None and not self.coupled
         self._policy: LengthPolicy = lengths.begin(request.prompt, reproducible)
+        self.target = target
         started = perf_counter()
         self.session = target.open(request.prompt)
         prefix = self.session.prefix
@@ -109,8 +110,6 @@ class Running:
         )
         self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prefix)
         self._context = target.context_length
-        if len(prefix) > 1:
-            self.session.score(prefix[:-1], keep=0)
         self.prefill_seconds += perf_counter() - started
 
     @property
@@ -137,6 +136,11 @@ class Running:
     def last(self) -> int:
         """The one committed token that the target has not scored yet."""
         return self.output[-1] if self.output else self.session.prefix[-1]
+
+    @property
+    def unread(self) -> tuple[int, ...]:
+        """The prompt's tokens that the first round has to score before it can draft."""
+        return self.session.prefix[self.session.length : -1] if not self.rounds else ()
 
     def room(self) -> int:
         """Most tokens that the next round may emit; 0 where the context is full."""

@@ -12,7 +12,7 @@ import numpy as np
 from draftproof.core import Draft, Law, LogitRow, Logits, Origin, Round, Token, Verdict
 from draftproof.engine.request import Running
 from draftproof.errors import BadLogits, InvalidInput
-from draftproof.ports import Proposer
+from draftproof.ports import Batching, Model, Pass, Proposer
 from draftproof.rng import Chooser, Independent
 from draftproof.sampling import log_softmax
 from draftproof.verify import block, coupled, token
@@ -36,10 +36,11 @@ def play_round(live: Sequence[Running]) -> None:
         BadLogits: The target's logits hold NaN or infinity.
         InvalidInput: A drafter broke its contract.
     """
+    read(live)
     turns = [propose(running) for running in live]
-    scored = [score(turn) for turn in turns]
-    for turn, (logits, score_seconds) in zip(turns, scored, strict=True):
+    for turn, scored in zip(turns, score(turns), strict=True):
         started = perf_counter()
+        logits = scored.logits
         laws = TargetLaws(turn, logits)
         verdict = judge(turn, laws)
         if turn.proposer is not None:
@@ -50,8 +51,10 @@ def play_round(live: Sequence[Running]) -> None:
             accepted=verdict.accepted,
             emitted=len(tokens),
             draft_seconds=turn.seconds,
-            score_seconds=score_seconds,
+            score_seconds=scored.seconds,
             verify_seconds=perf_counter() - started,
+            others=scored.others,
+            beside=scored.beside,
         )
         turn.running.commit(tokens, account)
 
@@ -81,12 +84,83 @@ def propose(running: Running) -> Turn:
     return Turn(running, proposer, stream, draft, seconds)
 
 
-def score(turn: Turn) -> tuple[Logits, float]:
-    """The target's one pass over the last token and the draft, and its seconds."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """One request's part of the target's pass.
+
+    `seconds` is its share, in proportion to tokens; `others` and `beside` as in `core.Round`.
+    """
+
+    logits: Logits
+    seconds: float
+    others: int = 0
+    beside: int = 0
+
+
+def read(live: Sequence[Running]) -> None:
+    """Score what is unread of the prompts, all of them but their last tokens, in common passes."""
+    new = [running for running in live if running.unread]
+    parts = [(r.target, Pass(r.session, r.unread, keep=0)) for r in new]
+    for running, scored in zip(new, passes(parts), strict=True):
+        running.prefill_seconds += scored.seconds
+
+
+def score(turns: Sequence[Turn]) -> list[Scored]:
+    """The target's one pass over every request's last token and draft."""
+    return passes(
+        [
+            (
+                turn.running.target,
+                Pass(
+                    turn.running.session,
+                    (turn.running.last, *turn.draft.tokens),
+                    keep=len(turn.draft) + 1,
+                ),
+            )
+            for turn in turns
+        ]
+    )
+
+
+def passes(parts: Sequence[tuple[Model, Pass]]) -> list[Scored]:
+    """Score each part: those of a model that can batch in one pass, others one after another."""
+    by_model: dict[int, list[int]] = {}
+    for index, (model, _) in enumerate(parts):
+        by_model.setdefault(id(model), []).append(index)
+    scored: dict[int, Scored] = {}
+    for indices in by_model.values():
+        model = parts[indices[0]][0]
+        members = [parts[index][1] for index in indices]
+        if len(members) > 1 and isinstance(model, Batching):
+            made = together(model, members)
+        else:
+            made = [alone(part) for part in members]
+        scored.update(zip(indices, made, strict=True))
+    return [scored[index] for index in range(len(parts))]
+
+
+def alone(part: Pass) -> Scored:
+    """A pass of one session's own."""
     started = perf_counter()
-    tokens = [turn.running.last, *turn.draft.tokens]
-    logits = turn.running.session.score(tokens, keep=len(tokens))
-    return logits, perf_counter() - started
+    logits = part.session.score(part.tokens, part.keep)
+    return Scored(logits, perf_counter() - started)
+
+
+def together(model: Batching, parts: Sequence[Pass]) -> list[Scored]:
+    """One pass over several sessions."""
+    started = perf_counter()
+    rows = model.score_together(parts)
+    seconds = perf_counter() - started
+    total = sum(len(part.tokens) for part in parts)
+    return [
+        Scored(
+            logits,
+            seconds * len(part.tokens) / total,
+            others=len(parts) - 1,
+            beside=total - len(part.tokens),
+        )
+        for part, logits in zip(parts, rows, strict=True)
+    ]
 
 
 class TargetLaws(Sequence[Law]):

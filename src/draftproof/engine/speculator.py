@@ -176,7 +176,8 @@ class Speculator:
     def generate_all(self, prompts: Sequence[UserPrompt], **options: Any) -> list[Generation]:
         """Generate for several prompts, in rounds over all of them.
 
-        A seed applies to each prompt as it would alone: a row equals its own solo run.
+        A target that can score many sessions in one pass scores each round so, and reads the
+        prompts so. A seed applies to each prompt as it would alone: a row equals its own solo run.
         """
         running = [self.start(prompt, **options) for prompt in prompts]
         for _ in decode(running):
@@ -192,7 +193,7 @@ class Speculator:
         return self.stream(self._needs_tokenizer("a chat").chat(messages), **options)
 
     def start(self, prompt: UserPrompt, **options: Any) -> Running:
-        """Read the prompt and make the request ready for its first round."""
+        """Make a request ready for its first round, which reads the prompt."""
         request = self.request(prompt, Options.of(options))
         return Running(request, self.target, self.tokenizer, self.drafter, self.lengths)
 
