@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 NATIVE := $(wildcard native/CMakeLists.txt native/src/*)
 DEMO := 'class Point:\n    def get_x(self):\n        return self.x\n\n    def set_x(self, x):\n        self.x = x\n\n    def get_y(self):\n'
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test fuzz lint format bench clean
 
 # The same text twice: with speculation (what was drafted and kept is tinted), and plain.
 demo: $(READY)
@@ -20,6 +20,13 @@ demo: $(READY)
 # In as many processes as there are cores.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
+
+# Damaged GGUF files, under AddressSanitizer and UndefinedBehaviorSanitizer.
+fuzz: $(READY)
+	$(BIN)/cmake -S native -B build/fuzz -DDRAFTPROOF_PYTHON=OFF -DDRAFTPROOF_TOOLS=ON \
+		-DDRAFTPROOF_SANITIZE=address,undefined
+	$(BIN)/cmake --build build/fuzz --target fuzz_gguf
+	build/fuzz/tools/fuzz_gguf --runs 100000
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -131,6 +131,12 @@ void open(GgufFile* self, nb::object path) {
 }  // namespace
 
 void bind_gguf(nb::module_& module) {
+  nb::list types;
+  for (uint32_t code = 0; code <= static_cast<uint32_t>(Type::BF16); ++code) {
+    if (find_type(code) != nullptr) types.append(tensor_type_name(code));
+  }
+  module.attr("TENSOR_TYPES") = nb::tuple(types);  // those that are read
+
   const nb::exception<GgufError> error(module, "GgufError", PyExc_ValueError);
   nb::exception<GgufUnsupported>(module, "GgufUnsupported", error);
 

@@ -13,6 +13,7 @@ constexpr uint64_t kMaxElements = uint64_t{1}
                                   << 62;  // of a tensor: 16 times as much fits in no file
 constexpr int kMaxDepth = 4;
 constexpr uint64_t kDefaultAlignment = 32;
+constexpr uint64_t kMinAlignment = 8;  // by the specification
 constexpr size_t kMinPair = 8 + 1 + 4 + 1;        // key of one byte, type, value of one byte
 constexpr size_t kMinTensor = 8 + 1 + 4 + 4 + 8;  // name of one byte, no dimensions, type, offset
 
@@ -259,9 +260,9 @@ uint64_t alignment_of(const Gguf& gguf) {
     throw GgufError("the value of 'general.alignment' is not an unsigned number of 32 bits");
   }
   const uint32_t alignment = value->number<uint32_t>();
-  if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
+  if (alignment < kMinAlignment || (alignment & (alignment - 1)) != 0) {
     throw GgufError("the value of 'general.alignment' is " + to_string(alignment) +
-                    " and not a power of two");
+                    " and not a power of two from " + to_string(kMinAlignment));
   }
   return alignment;
 }

@@ -164,7 +164,7 @@ void fault(std::vector<uint8_t>& bytes, const Header& header, const Header& othe
 }  // namespace
 
 Header random_header(Random& random) {
-  static constexpr uint32_t kAlignments[] = {1, 8, 32, 64, 256};
+  static constexpr uint32_t kAlignments[] = {8, 16, 32, 64, 256};
   Writer writer(random);
   const uint64_t tensors = below(random, 7);
   const uint64_t pairs = below(random, 9);
