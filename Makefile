@@ -38,6 +38,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What the compiled module offers, for the type checker.
+stubs: $(READY)
+	$(BIN)/python -m nanobind.stubgen -q -m draftproof._native -o src/draftproof/_native.pyi
+
 bench: $(READY)
 	$(BIN)/draftproof bench curve --target smollm2-135m
 	$(BIN)/draftproof bench speed --target smollm2-135m --limit 4 --max-tokens 64 --modes plain,lookup,auto

@@ -20,7 +20,7 @@ def require_native() -> ModuleType:
             f"the CPU engine cannot be loaded ({error})",
             why="it is compiled when draftproof is installed, and left out where no compiler for "
             "C++17 is found or the build fails",
-            remedy="install such a compiler and reinstall (`pip install -v` shows the build), or run "
-            "the model with PyTorch: pip install 'draftproof[torch]', then --backend torch",
+            remedy="install such a compiler and reinstall (`pip install -v` shows the build), or "
+            "run the model with PyTorch: pip install 'draftproof[torch]', then --backend torch",
         ) from error
     return _native
