@@ -17,31 +17,27 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from draftproof.bench.modes import parse_modes, speculators
+from draftproof.bench.peers import ahead, summarise_peers
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance, write_result
-from draftproof.bench.speed import (
-    PLAIN,
-    Mode,
-    Run,
-    compare,
-    differences,
-    measure,
-    rate,
-    speculator_mode,
-    summarise,
-)
+from draftproof.bench.speed import PLAIN, Mode, Run, measure, speculator_mode, summarise
 from draftproof.errors import DraftproofError, UnsupportedModel
 from draftproof.load import Parts, load_parts
 
 PEER = "transformers "
 # Ours, and the peer that it is to be ahead of.
-RIVALS = (("auto", "assisted"), ("draft", "assisted"), ("lookup", "lookup"), ("auto", "lookup"))
+RIVALS = (
+    (PLAIN, PLAIN),
+    ("auto", "assisted"),
+    ("draft", "assisted"),
+    ("lookup", "lookup"),
+    ("auto", "lookup"),
+)
 
 
 def peer_mode(name: str, target: Any, eos: Sequence[int], **how: Any) -> Mode:
@@ -113,37 +109,8 @@ def compete(
     peers = {name.removeprefix(PEER): r for name, r in runs.items() if name.startswith(PEER)}
     return {
         "modes": summarise(own, prompts, comparable=True, scorer=parts.target),
-        "peers": {
-            name: summarise_peer(peer, peers[PLAIN], own[PLAIN], prompts, parts)
-            for name, peer in peers.items()
-        },
-        "ahead": {
-            f"{mode} over transformers {peer}": asdict(compare(own[mode], peers[peer], "total"))
-            for mode, peer in ((PLAIN, PLAIN), *RIVALS)
-            if mode in own and peer in peers
-        },
-    }
-
-
-def summarise_peer(
-    runs: Sequence[Run],
-    plain: Sequence[Run],
-    our_plain: Sequence[Run],
-    prompts: Sequence[tuple[int, ...]],
-    parts: Parts,
-) -> dict[str, Any]:
-    """One of transformers' modes; all speeds with the prompt's reading included."""
-    unlike = differences(runs, plain, prompts, parts.target)
-    return {
-        "total_tokens_per_second": rate(runs, "total"),
-        "speedup": asdict(compare(runs, plain, "total")),
-        "speedup_over_our_plain": asdict(compare(runs, our_plain, "total")),
-        "identical": not unlike,
-        "different": [asdict(d) for d in unlike],
-        "identical_to_our_plain": all(
-            run.ids == ours.ids for run, ours in zip(runs, our_plain, strict=True)
-        ),
-        "prompts": [{"tokens": len(r.ids), "total_seconds": r.total_seconds} for r in runs],
+        "peers": summarise_peers(own, peers, prompts, clock="total", scorer=parts.target),
+        "ahead": ahead(own, peers, RIVALS, clock="total", system=PEER.strip()),
     }
 
 
@@ -175,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
     parts = load_parts(
         given.target,
         given.draft,
+        backend="torch",
         device=given.device,
         dtype=given.dtype,
         draft_dtype=given.dtype,

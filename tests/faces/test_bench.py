@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
-import itertools
 import json
 import subprocess
 import sys
@@ -427,7 +426,7 @@ def test_curve_prints_one_object(parts: FakeModel) -> None:
     )
     assert found["model"] == "smollm2-135m"
     assert found["backend"] == "FakeModel"
-    assert found["threads"] >= 1
+    assert found["threads"] is None  # a fake says nothing of them
     assert found["repeats"] == 3
     assert "16" in run("curve", "--repeats", "1").stdout
 
@@ -511,8 +510,7 @@ def test_the_peers_run_beside_ours(
         assert peer["total_tokens_per_second"] > 0
     assert found["peers"]["plain"]["speedup"]["value"] == 1
     assert set(found["ahead"]) == {
-        f"{mode} over transformers {peer}"
-        for mode, peer in itertools.chain([("plain", "plain")], peers.RIVALS)
+        f"{mode} over transformers {peer}" for mode, peer in peers.RIVALS
     }
     assert all(mode["identical"] for mode in found["modes"].values())
     assert json.loads(capsys.readouterr().out) == found

@@ -1,0 +1,118 @@
+"""Other systems beside draftproof's own modes, measured by the procedure of `speed`.
+
+What runs them lives in `benchmarks/peers`; here is what is reported of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from draftproof.bench.bootstrap import LEVEL, RESAMPLES, SEED, SpeedUp
+from draftproof.bench.speed import PLAIN, Clock, Run, compare, differences, rate
+from draftproof.core import Prompt
+from draftproof.errors import DraftproofError, ResourceError
+from draftproof.ports import Model
+
+
+class PeerFailed(ResourceError):
+    """Another system did not start, did not answer, or answered something else than asked for."""
+
+
+def summarise_peers(
+    own: Mapping[str, Sequence[Run]],
+    peers: Mapping[str, Sequence[Run]],
+    prompts: Sequence[Prompt],
+    *,
+    clock: Clock,
+    scorer: Model | None,
+) -> dict[str, dict[str, Any]]:
+    """What is reported of each mode of another system.
+
+    Args:
+        own: Runs of draftproof's modes, "plain" among them.
+        peers: Runs of the other system's, "plain" among them, on the same prompts.
+        prompts: The prompts.
+        clock: The time that speed-ups compare: "decode" where the other system tells it.
+        scorer: Gives the margins of differences from the other system's plain output.
+    """
+    report = {}
+    for name, runs in peers.items():
+        unlike = differences(runs, peers[PLAIN], prompts, scorer)
+        rates = {"total_tokens_per_second": rate(runs, "total")}
+        if clock == "decode":
+            rates["tokens_per_second"] = rate(runs, "decode")
+        report[name] = {
+            **rates,
+            "speedup": asdict(compare(runs, peers[PLAIN], clock)),
+            "speedup_over_our_plain": asdict(compare(runs, own[PLAIN], clock)),
+            "identical": not unlike,
+            "identical_prompts": len(prompts) - len(unlike),
+            "different": [asdict(difference) for difference in unlike],
+            "identical_to_our_plain": sum(same_ids(runs, own[PLAIN])) == len(prompts),
+            "identical_to_our_plain_prompts": sum(same_ids(runs, own[PLAIN])),
+            "prompts": [raw_figures(run, clock) for run in runs],
+        }
+    return report
+
+
+def ahead(
+    own: Mapping[str, Sequence[Run]],
+    peers: Mapping[str, Sequence[Run]],
+    pairs: Iterable[tuple[str, str]],
+    *,
+    clock: Clock,
+    system: str,
+) -> dict[str, dict[str, Any]]:
+    """How many times faster draftproof's modes are than another system's, pair by pair.
+
+    Args:
+        own: As in `summarise_peers`.
+        peers: As in `summarise_peers`.
+        pairs: Ours and theirs; those that were not run are left out.
+        clock: As in `summarise_peers`.
+        system: The other system's name.
+    """
+    return {
+        f"{ours} over {system} {theirs}": asdict(compare(own[ours], peers[theirs], clock))
+        for ours, theirs in pairs
+        if ours in own and theirs in peers
+    }
+
+
+def same_ids(runs: Sequence[Run], others: Sequence[Run]) -> list[bool]:
+    """Prompt by prompt, whether the outputs are equal."""
+    return [run.ids == other.ids for run, other in zip(runs, others, strict=True)]
+
+
+def raw_figures(run: Run, clock: Clock) -> dict[str, float]:
+    """What a run took; the decoding alone only where it is known."""
+    decode = {"decode_seconds": run.decode_seconds} if clock == "decode" else {}
+    return {"tokens": len(run.ids), **decode, "total_seconds": run.total_seconds}
+
+
+def explain(error: DraftproofError) -> dict[str, str]:
+    """An error as a part of a result: a mode that cannot be had is a finding, too."""
+    return {"what": error.what, "why": error.why}
+
+
+def median_ratio(base: Sequence[float], values: Sequence[float]) -> SpeedUp:
+    """The base's median over the other's, with a percentile bootstrap over rounds at 95 %.
+
+    Args:
+        base: One measurement per round.
+        values: The other's, of the same rounds: both of a drawn round are drawn together.
+    """
+    pair = np.array([base, values], dtype=np.float64)
+    medians = np.median(pair, axis=1)
+    value = float(medians[0] / medians[1])
+    rounds = pair.shape[1]
+    if rounds < 2:
+        return SpeedUp(value, None, None)
+    picks = np.random.default_rng(SEED).integers(rounds, size=(RESAMPLES, rounds))
+    drawn = np.median(pair[:, picks], axis=2)
+    low, high = np.quantile(drawn[0] / drawn[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return SpeedUp(value, float(low), float(high))
