@@ -130,7 +130,12 @@ def models(given: argparse.Namespace, dtype: str) -> tuple[Model, Drafter]:
     """The carried weights, or random ones."""
     if given.target:
         parts = load_parts(
-            given.target, given.draft, device=given.device, dtype=dtype, draft_dtype=dtype
+            given.target,
+            given.draft,
+            backend="torch",
+            device=given.device,
+            dtype=dtype,
+            draft_dtype=dtype,
         )
         if parts.draft is None:
             sys.exit("error: --target needs --draft beside it")

@@ -6,7 +6,7 @@
     for token in model.stream("Speculative decoding is"):
         print(token, end="")
 
-Importing this loads no runtime: PyTorch and transformers come with the first model.
+Importing this loads no runtime: it comes with the first model.
 """
 
 from __future__ import annotations

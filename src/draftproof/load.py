@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from draftproof.backends import CpuSettings, Placement, choose, load_on
 from draftproof.catalog import Progress, resolve, silent
 from draftproof.drafters import DraftModel, NGram, PromptLookup
 from draftproof.engine import Speculator
@@ -18,14 +20,19 @@ from draftproof.text import shared_ids
 DrafterName: TypeAlias = Literal["model", "lookup", "ngram", "none"]
 
 
-def load(
+def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
     target: str | Path = "smollm2-135m",
     *,
     draft: str | Path | Drafter | None = None,
     drafter: DrafterName | None = None,
     draft_length: int | Literal["auto"] = "auto",
+    backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    threads: int | None = None,
+    cache_memory: int | None = None,
+    quantize: int | None = None,
+    draft_backend: str | None = None,
     draft_device: str | None = None,
     draft_dtype: str | None = None,
     progress: Progress = silent,
@@ -40,11 +47,20 @@ def load(
             else plain decoding. With "ngram", `draft` may be a file of counts.
         draft_length: Tokens per round, or "auto": chosen from the measured costs of this pair on
             this machine and the running acceptance.
-        device: Where the target runs, such as "cpu" or "cuda:0".
-        dtype: The target's number format, such as "float32".
-        draft_device: Where the draft runs; the target's device by default.
-        draft_dtype: The draft's number format.
-        progress: Told of downloads.
+        backend: What computes the target: "cpu", the engine of this package, or "torch". By
+            default "cpu" for a GGUF file that it runs, else "torch".
+        device: Where PyTorch runs the target, such as "cpu" or "cuda:0".
+        dtype: PyTorch's number format for the target, such as "float32".
+        threads: Of the CPU engine; by default one for each core.
+        cache_memory: Most bytes that the keys and values of a model on the CPU engine may take; by
+            default half of what is free once it is loaded.
+        quantize: Bits per weight, 8 or 4, that a folder's weights get while the CPU engine loads
+            them; left out, they stay as they are.
+        draft_backend: What computes the draft; the target's backend by default.
+        draft_device: Where PyTorch runs the draft; the target's device by default.
+        draft_dtype: PyTorch's number format for the draft.
+        progress: Told of downloads, and why the CPU engine does not run a GGUF file; a warning
+            tells that where there is no `progress`.
 
     Raises:
         DraftproofError: Everything that can be wrong with a model, by name; see `errors`.
@@ -58,8 +74,10 @@ def load(
         Fixed(draft_length)  # refuses what it cannot be, before anything is loaded
     named = draft if drafter == "model" and isinstance(draft, (str, Path)) else None
     parts = load_parts(
-        target, named, device=device, dtype=dtype,
-        draft_device=draft_device, draft_dtype=draft_dtype, progress=progress,
+        target, named, backend=backend, device=device, dtype=dtype,
+        threads=threads, cache_memory=cache_memory, quantize=quantize,
+        draft_backend=draft_backend, draft_device=draft_device, draft_dtype=draft_dtype,
+        progress=progress,
     )  # fmt: skip
     drafts = parts.draft or modelless(drafter, draft, parts.target)
     return compose(parts.target, parts.tokenizer, drafts, draft_length)
@@ -74,27 +92,45 @@ class Parts:
     draft: Drafter | None
 
 
-def load_parts(
+def load_parts(  # noqa: PLR0913  # those of `load`
     target: str | Path,
     draft: str | Path | None = None,
     *,
+    backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    threads: int | None = None,
+    cache_memory: int | None = None,
+    quantize: int | None = None,
+    draft_backend: str | None = None,
     draft_device: str | None = None,
     draft_dtype: str | None = None,
     progress: Progress = silent,
 ) -> Parts:
     """Load a target and, where one is named, its draft model; the arguments are those of `load`."""
-    from draftproof.backends import load_model_and_tokenizer
+    settings = CpuSettings(threads=threads, cache_memory=cache_memory, quantize=quantize)
+    placement = Placement(backend=backend, device=device, dtype=dtype)
+    draft_placement = Placement(
+        backend=draft_backend or (backend if draft_device is draft_dtype is None else None),
+        device=draft_device or (None if draft_backend == "cpu" else device),
+        dtype=draft_dtype,
+    )
 
-    path = resolve(str(target), progress)
-    model, tokenizer = load_model_and_tokenizer(path, device=device, dtype=dtype)
+    def tell(notice: str) -> None:
+        if progress is silent:
+            warnings.warn(notice, stacklevel=4)
+        progress(notice, 0, 0)
+
+    path = Path(resolve(str(target), progress))
+    chosen = [(path, choose(path, placement, None, tell))]
+    if draft is not None:
+        draft_path = Path(resolve(str(draft), progress))
+        chosen.append((draft_path, choose(draft_path, draft_placement, chosen[0][1], tell)))
+    settings.check(chosen)
+    model, tokenizer = load_on(chosen[0][1], path, placement, settings)
     if draft is None:
         return Parts(model, tokenizer, None)
-    path = resolve(str(draft), progress)
-    draft_model, draft_tokenizer = load_model_and_tokenizer(
-        path, device=draft_device or device, dtype=draft_dtype
-    )
+    draft_model, draft_tokenizer = load_on(chosen[1][1], draft_path, draft_placement, settings)
     return Parts(model, tokenizer, pair(model, tokenizer, draft_model, draft_tokenizer))
 
 

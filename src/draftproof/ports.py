@@ -138,6 +138,15 @@ class Batching(Protocol):
 
 
 @runtime_checkable
+class Reporting(Protocol):
+    """An optional capability of a `Model`: saying how it is run, for reports."""
+
+    def info(self) -> Mapping[str, object]:
+        """`backend` and, where they apply, `device`, `dtype`, `kernels` and `threads`; or more."""
+        ...
+
+
+@runtime_checkable
 class Tokenizer(Protocol):
     """Text to token ids and back."""
 

@@ -55,7 +55,8 @@ def test_importing_is_cheap_and_loads_no_runtime() -> None:
     program = (
         "import sys, time; start = time.process_time(); import draftproof; "
         "print(time.process_time() - start, *(m in sys.modules for m in "
-        "('torch', 'transformers', 'gguf', 'huggingface_hub', 'jaxtyping')))"
+        "('torch', 'transformers', 'gguf', 'huggingface_hub', 'jaxtyping', "
+        "'draftproof._native')))"
     )
     runs = [
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -63,7 +64,32 @@ def test_importing_is_cheap_and_loads_no_runtime() -> None:
     ]
     seconds, *loaded = zip(*(run.stdout.split() for run in runs), strict=True)
     assert min(map(float, seconds)) < 0.3
-    assert loaded == [("False",) * 5] * 5
+    assert loaded == [("False",) * 5] * 6
+
+
+def imports_native(tree: ast.AST) -> bool:
+    """Whether code imports the compiled module, which import-linter takes for the package."""
+    return any(
+        isinstance(node, ast.ImportFrom | ast.Import)
+        and any(
+            "_native" in f"{getattr(node, 'module', None) or ''}.{alias.name}".split(".")
+            for alias in node.names
+        )
+        for node in ast.walk(tree)
+    )
+
+
+def test_the_compiled_module_is_imported_in_the_cpu_backend_only() -> None:
+    for line in ("from draftproof import _native", "import draftproof._native as n",
+                 "from draftproof._native import Model"):  # fmt: skip
+        assert imports_native(ast.parse(line)), line
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if imports_native(ast.parse(path.read_text()))
+    }
+    assert found
+    assert all(path.startswith("backends/cpu/") for path in found), found
 
 
 def error_classes() -> list[type[errors.DraftproofError]]:

@@ -88,16 +88,19 @@ def test_control_a_good_model_generates(good: Path, capsys: Capture) -> None:
     assert len(json.loads(capsys.readouterr().out)["token_ids"]) <= 3
 
 
+@pytest.mark.parametrize("backend", [[], ["--backend", "torch"]], ids=["default", "torch"])
 @pytest.mark.parametrize("keep", [10, 60, -1])
-def test_truncated_gguf(tmp_path: Path, capsys: Capture, keep: int) -> None:
+def test_truncated_gguf(tmp_path: Path, capsys: Capture, keep: int, backend: list[str]) -> None:
     path = gguf_file(tmp_path / "cut.gguf", "llama")
     path.write_bytes(path.read_bytes()[:keep])
-    assert "cut.gguf cannot be read" in refused(capsys, "generate", "--target", path, "hello")
+    said = refused(capsys, "generate", "--target", path, *backend, "hello")
+    assert "cut.gguf cannot be read" in said
 
 
 def test_text_called_gguf(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "story.gguf").write_text("Once upon a time there was a llama.")
-    said = refused(capsys, "generate", "--target", tmp_path / "story.gguf", "hello")
+    command = ["generate", "--backend", "torch", "--target", tmp_path / "story.gguf", "hello"]
+    said = refused(capsys, *command)
     assert "does not begin like a GGUF file" in said
 
 
@@ -109,7 +112,7 @@ def test_unknown_architecture(tmp_path: Path, capsys: Capture) -> None:
 
 def test_gguf_without_what_its_architecture_needs(tmp_path: Path, capsys: Capture) -> None:
     path = gguf_file(tmp_path / "bare.gguf", "llama")
-    said = refused(capsys, "generate", "--target", path, "hello")
+    said = refused(capsys, "generate", "--backend", "torch", "--target", path, "hello")
     assert "bare.gguf cannot be read: 32 weights, and its configuration describes" in said
 
 

@@ -1,8 +1,10 @@
-"""Models that transformers runs, behind the ports `Model`, `Session` and `Tokenizer`.
+"""What runs models, behind the ports `Model`, `Session` and `Tokenizer`.
 
-Only the modules of this package import torch and transformers, and this file imports neither:
-`pretrained` and `wrap` do so when they are called.
+Only the modules of this package import torch, transformers and the compiled CPU engine, and this
+file imports none of them: `choice`, `pretrained` and `wrap` do so when they are called.
 
+`choice`      which backend runs a model, and loading it there
+`cpu`         the CPU engine
 `causal`      decoder-only models
 `seq2seq`     encoder-decoder models: T5, BART, Marian, Whisper
 `prefix`      the first tokens of their decoders
@@ -19,12 +21,17 @@ Only the modules of this package import torch and transformers, and this file im
 `memory`      allocation failures, and the memory that is there
 """
 
+from draftproof.backends.choice import CpuSettings, Placement, choose, load_on
 from draftproof.backends.pretrained import load_model, load_model_and_tokenizer, load_tokenizer
 from draftproof.backends.wrap import tokenizer_beside, wrap_model, wrap_tokenizer
 
 __all__ = [
+    "CpuSettings",
+    "Placement",
+    "choose",
     "load_model",
     "load_model_and_tokenizer",
+    "load_on",
     "load_tokenizer",
     "tokenizer_beside",
     "wrap_model",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from draftproof.ports import Model
+from draftproof.ports import Model, Reporting
+
+FIELDS = ("backend", "device", "dtype", "kernels", "threads")
 
 
 def runtime_info() -> dict[str, Any]:
     """PyTorch's threads, its kernels for this processor, and the CUDA devices it sees.
 
     Returns:
-        All None where PyTorch is not installed.
+        All None where nothing was computed with PyTorch: it is not imported for the report.
     """
-    try:
-        import torch
-    except ImportError:
+    torch = sys.modules.get("torch")
+    if torch is None:
         return {"threads": None, "cpu_capability": None, "cuda": None, "cuda_devices": None}
     cuda = torch.cuda.is_available()
     count = torch.cuda.device_count() if cuda else 0
@@ -27,13 +29,7 @@ def runtime_info() -> dict[str, Any]:
     }
 
 
-def model_info(model: Model) -> dict[str, str | None]:
-    """What runs a model, where, and in which number format; None where it does not say."""
-    loaded = getattr(model, "model", None)
-    if loaded is None:
-        return {"backend": type(model).__name__, "device": None, "dtype": None}
-    return {
-        "backend": "transformers",
-        "device": str(loaded.device),
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-    }
+def model_info(model: Model) -> dict[str, object]:
+    """What runs a model, where and how; None for what it does not say."""
+    told = model.info() if isinstance(model, Reporting) else {"backend": type(model).__name__}
+    return {**dict.fromkeys(FIELDS), **told}

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from draftproof.backends.attention import fewest_rows
 from draftproof.backends.session import CachedSession, Decoder
 from draftproof.core import Prompt
@@ -132,6 +134,17 @@ class LoadedModel:
     def open(self, prompt: Prompt) -> CachedSession:
         """A new session."""
         raise NotImplementedError
+
+    def info(self) -> dict[str, object]:
+        """What reports say of it; kernels and threads are those of a CPU."""
+        on_cpu = self.model.device.type == "cpu"
+        return {
+            "backend": "torch",
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "kernels": torch.backends.cpu.get_cpu_capability() if on_cpu else None,
+            "threads": torch.get_num_threads() if on_cpu else None,
+        }
 
     def _shortest_prompt(self) -> Prompt:
         raise NotImplementedError

@@ -51,7 +51,7 @@ def report(name: str, model: Model, measured: CostCurve, context: int) -> dict[s
         measured: From `curve`.
         context: Tokens in the cache before each pass.
     """
-    from draftproof.backends.info import model_info, runtime_info
+    from draftproof.backends.info import model_info
 
     columns = list(zip(*measured.samples, strict=True))
     return {
@@ -62,7 +62,6 @@ def report(name: str, model: Model, measured: CostCurve, context: int) -> dict[s
         "ratio": [seconds / measured.seconds[0] for seconds in measured.seconds],
         "model": name,
         **model_info(model),
-        "threads": runtime_info()["threads"],
         "context": context,
         "repeats": len(measured.samples),
     }

@@ -24,27 +24,36 @@ import psutil
 from draftproof.catalog import ENTRIES, resolve
 from draftproof.catalog.disk import sha256_of
 from draftproof.errors import InvalidInput
+from draftproof.ports import Model
 
 PACKAGES = ("draftproof", "numpy", "tokenizers", "torch", "transformers")
 RESULTS = Path("benchmarks", "results")
 
 
-def provenance(models: Mapping[str, str | None]) -> dict[str, Any]:
+def provenance(
+    models: Mapping[str, str | None], loaded: Mapping[str, Model | None] | None = None
+) -> dict[str, Any]:
     """Everything that a reader needs to judge a figure, or to measure it again.
 
     Args:
         models: What each role's model was called by the user; None leaves the role out.
+        loaded: The roles' models, which say what ran them: backend, kernels, threads and the like.
 
     Returns:
         Ready for `json.dumps`. What cannot be found out is None.
     """
-    from draftproof.backends.info import runtime_info
+    from draftproof.backends.info import model_info, runtime_info
 
+    ran = {role: model_info(model) for role, model in (loaded or {}).items() if model is not None}
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         **revision(),
-        "models": {role: describe(name) for role, name in models.items() if name is not None},
+        "models": {
+            role: {**describe(name), **ran.get(role, {})}
+            for role, name in models.items()
+            if name is not None
+        },
         "cpu": cpu_name(),
         "cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from draftproof.backends.info import FIELDS
 from draftproof.bench.curve import curve as measure_curve
 from draftproof.bench.curve import report
 from draftproof.bench.modes import MODES, parse_modes, speculators
@@ -21,7 +22,6 @@ from draftproof.bench.provenance import check_output, provenance, write_result
 from draftproof.bench.speed import Tell, comparable, measure, speculator_mode, summarise
 from draftproof.cli.models import DownloadBar
 from draftproof.cli.options import (
-    DTYPES,
     draft_option,
     law_options,
     placement_options,
@@ -29,6 +29,7 @@ from draftproof.cli.options import (
     result_options,
     split,
     target_option,
+    target_placement_options,
     verify_option,
 )
 from draftproof.load import load_parts
@@ -50,8 +51,7 @@ def bench() -> None:
 
 @bench.command()
 @target_option
-@click.option("--device", help="Where the model runs, such as cpu or cuda:0.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="The model's number format.")
+@target_placement_options
 @click.option(
     "--context",
     type=int,
@@ -76,7 +76,7 @@ def curve(
         parts = load_parts(target, progress=bar, **placement)
     measured = measure_curve(parts.target, parts.tokenizer, context=context, repeats=repeats)
     result = report(target, parts.target, measured, context)
-    result["provenance"] = provenance({"target": target})
+    result["provenance"] = provenance({"target": target}, {"target": parts.target})
     finish("curve", result, output, None if as_json else show_curve)
 
 
@@ -138,7 +138,10 @@ def speed(as_json: bool, output: Path | None, **given: Any) -> None:
         "draft_length": own["draft_length"],
         "options": options,
         "modes": summarise(runs, ids, comparable=comparable(options), scorer=scorer),
-        "provenance": provenance({"target": target, "draft": draft}),
+        "provenance": provenance(
+            {"target": target, "draft": draft},
+            {"target": parts.target, "draft": parts.draft.model if parts.draft else None},
+        ),
     }
     finish("speed", result, output, None if as_json else show_speed)
 
@@ -179,10 +182,10 @@ def progress() -> Iterator[Tell]:
 
 def show_curve(result: dict[str, Any]) -> None:
     """The curve as a table."""
+    told = {name: result[name] for name in FIELDS if result[name] is not None}
+    title = ", ".join(f"{name} {value}" for name, value in told.items())
     table = Table(
-        "n", "ms", "fastest", "slowest", "times n = 1",
-        title=f"{result['model']}, {result['dtype']} on {result['device']}, "
-        f"{result['threads']} threads",
+        "n", "ms", "fastest", "slowest", "times n = 1", title=f"{result['model']}: {title}"
     )  # fmt: skip
     columns = ("n", "ms", "ms_fastest", "ms_slowest", "ratio")
     for n, *times, ratio in zip(*(result[column] for column in columns), strict=True):

@@ -96,7 +96,8 @@ def check(
         **report(tests, findings, passed),
         "options": options,
         "provenance": provenance(
-            {"target": target, "draft": draft if tests.drafter.model else None}
+            {"target": target, "draft": draft if tests.drafter.model else None},
+            {"target": tests.target, "draft": tests.drafter.model},
         ),
     }
     finish("check", result, output, None if as_json else lambda _: click.echo(verdict(findings)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,9 @@ from draftproof.engine import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+BACKENDS = ("cpu", "torch")
 DTYPES = ("float32", "float16", "bfloat16")
+BITS = ("8", "4")
 
 
 class DraftLength(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -29,6 +32,22 @@ class DraftLength(click.ParamType):  # type: ignore[type-arg]  # generic from cl
         if not str(value).isdecimal():
             self.fail(f"{value!r} is neither 'auto' nor a number of tokens", param, ctx)
         return int(value)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, or a number of KiB, MiB, GiB, KB, MB or GB."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the option's text."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kmg])(i?)b?|b)?", str(value).lower())
+        if match is None:
+            self.fail(f"{value!r} is not a size, such as 4GiB or 512MiB", param, ctx)
+        number, unit, binary = match.groups()
+        return int(float(number) * (1024 if binary else 1000) ** " kmg".index(unit or " "))
 
 
 class TokenBias(click.ParamType):  # type: ignore[type-arg]
@@ -75,12 +94,45 @@ drafter_option = click.option(
     type=click.Choice(["model", "lookup", "ngram", "none"]),
     help="What drafts: model where --draft is given, else lookup.",
 )
+target_placement_options = apply(
+    [
+        click.option(
+            "--backend",
+            type=click.Choice(BACKENDS),
+            help="What computes the target; by default cpu for a GGUF file that it runs, else "
+            "torch.",
+        ),
+        click.option("--device", help="Where torch runs the target, such as cpu or cuda:0."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="torch's format for the target."),
+        click.option(
+            "--threads", type=int, help="Threads of the backend cpu; one a core by default."
+        ),
+        click.option(
+            "--cache-memory",
+            type=Size(),
+            help="Most memory for a model's keys and values on the backend cpu, such as 4GiB; half "
+            "of what is free by default.",
+        ),
+        click.option(
+            "--quantize",
+            type=click.Choice(BITS),
+            callback=lambda context, option, bits: None if bits is None else int(bits),
+            help="Bits per weight that the backend cpu quantises a folder's weights to.",
+        ),
+    ]
+)
 placement_options = apply(
     [
-        click.option("--device", help="Where the target runs, such as cpu or cuda:0."),
-        click.option("--dtype", type=click.Choice(DTYPES), help="The target's number format."),
-        click.option("--draft-device", help="Where the draft runs; the target's by default."),
-        click.option("--draft-dtype", type=click.Choice(DTYPES), help="The draft's number format."),
+        target_placement_options,
+        click.option(
+            "--draft-backend",
+            type=click.Choice(BACKENDS),
+            help="What computes the draft; the target's by default.",
+        ),
+        click.option("--draft-device", help="Where torch runs the draft; the target's by default."),
+        click.option(
+            "--draft-dtype", type=click.Choice(DTYPES), help="torch's format for the draft."
+        ),
     ]
 )
 pair_options = apply(
@@ -202,7 +254,8 @@ result_options = apply(
 
 LOAD_NAMES = (
     "target", "draft", "drafter", "draft_length",
-    "device", "dtype", "draft_device", "draft_dtype",
+    "backend", "device", "dtype", "threads", "cache_memory", "quantize",
+    "draft_backend", "draft_device", "draft_dtype",
 )  # fmt: skip
 
 

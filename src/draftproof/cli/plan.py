@@ -95,7 +95,10 @@ def plan(
         "drafter": drafter.name,
         "options": options,
         **result,
-        "provenance": provenance({"target": target, "draft": draft if drafter.model else None}),
+        "provenance": provenance(
+            {"target": target, "draft": draft if drafter.model else None},
+            {"target": speculator.target, "draft": drafter.model},
+        ),
     }
     finish("plan", result, output, None if as_json else lambda shown: show(shown, there))
 
