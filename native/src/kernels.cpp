@@ -6,8 +6,12 @@
 namespace draftproof {
 namespace {
 
-// Fastest first.
+// Fastest first. An emulated table is found by name, never chosen.
+#if defined(DRAFTPROOF_EMULATE)
+constexpr const Kernels* (*kTables[])() = {avx2_kernels, portable_kernels, avx512_kernels};
+#else
 constexpr const Kernels* (*kTables[])() = {avx512_kernels, avx2_kernels, portable_kernels};
+#endif
 
 }  // namespace
 
