@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <cerrno>
 #include <string>
@@ -98,10 +99,9 @@ nb::object kept(nb::handle self, const char* name, Make make) {
 using Bytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
 
 /// The file's own bytes, not copied: they keep the file alive.
-Bytes tensor_bytes(nb::handle self, const nb::str& name) {
+Bytes tensor_bytes(nb::handle self, const std::string& name) {
   const auto& file = nb::cast<GgufFile&>(self);
-  const nb::bytes encoded(name.attr("encode")("utf-8", "surrogateescape"));
-  const Tensor& tensor = file.contents().tensor({encoded.c_str(), encoded.size()});
+  const Tensor& tensor = file.contents().tensor(name);
   return Bytes(file.tensor_data(tensor), {static_cast<size_t>(tensor.bytes)}, self);
 }
 

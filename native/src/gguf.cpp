@@ -13,11 +13,15 @@ constexpr uint64_t kMaxElements = uint64_t{1}
                                   << 62;  // of a tensor: 16 times as much fits in no file
 constexpr int kMaxDepth = 4;
 constexpr uint64_t kDefaultAlignment = 32;
-constexpr uint64_t kMinAlignment = 8;  // by the specification
+constexpr uint64_t kMinAlignment = 8;             // by the specification
 constexpr size_t kMinPair = 8 + 1 + 4 + 1;        // key of one byte, type, value of one byte
 constexpr size_t kMinTensor = 8 + 1 + 4 + 4 + 8;  // name of one byte, no dimensions, type, offset
 
 using std::to_string;
+
+bool is_plain(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+}
 
 /// Text from a file, fit for a sentence: unprintable bytes and quotes escaped, long ones cut.
 std::string quoted(std::string_view text) {
@@ -272,6 +276,9 @@ Tensor read_tensor(Cursor& cursor, uint64_t alignment) {
   const size_t start = cursor.at();
   Tensor tensor;
   tensor.name = cursor.name({"the name of a tensor"}, kMaxName);
+  if (!is_plain(tensor.name)) {
+    cursor.fail("the name of a tensor, " + quoted(tensor.name) + ", is not printable ASCII", start);
+  }
   const Subject subject{"tensor", tensor.name};
   const auto fail = [&](const std::string& fault) { cursor.fail(phrase(subject) + fault, start); };
 

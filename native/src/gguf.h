@@ -99,8 +99,8 @@ struct Tensor {
 const char* tensor_type_name(uint32_t code);
 
 /// The contents of a file in memory, which must outlive it. Everything is checked in the
-/// constructor: keys and names are unique, tensors of known types lie within the file, aligned, and
-/// do not overlap. Tensors of unknown types begin within it.
+/// constructor: keys and names are unique, names are printable ASCII, tensors of known types lie
+/// within the file, aligned, and do not overlap. Tensors of unknown types begin within it.
 class Gguf {
  public:
   Gguf() = default;

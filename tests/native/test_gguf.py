@@ -321,6 +321,10 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
         build(tensors=[entry("", (8,))], data=32),
         "the name of a tensor is 0 bytes long instead of 1 to 64, at byte 24",
     ),
+    "a tensor name that cannot be printed": (
+        build(tensors=[entry("naïve", (8,))], data=32),
+        r"the name of a tensor, 'na\xc3\xafve', is not printable ASCII, at byte 24",
+    ),
     "same tensor twice": (
         build(tensors=[ONE, entry("one", (8,), offset=32)], data=64),
         "tensor 'one' is there twice, as number 1 and number 2",
