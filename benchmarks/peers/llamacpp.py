@@ -20,41 +20,24 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
 from llamacpp_passes import passes
 from llamacpp_programs import BENCH, SERVER, Programs, programs
-from llamacpp_server import Server, cpu_seconds, parse_peer_modes
+from llamacpp_server import Server, cpu_seconds, drafts, parse_peer_modes
 
-from draftproof.backends.info import runtime_info
 from draftproof.bench.modes import parse_modes, speculators
-from draftproof.bench.peers import PeerFailed, ahead, explain, summarise_peers
+from draftproof.bench.peers import PeerFailed, compete, explain, gguf_file
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance, write_result
-from draftproof.bench.speed import PLAIN, Mode, Run, measure, rate, speculator_mode, summarise
-from draftproof.catalog import resolve
-from draftproof.errors import DraftproofError, InvalidSetting, OutOfMemory, UnsupportedModel
+from draftproof.bench.speed import PLAIN, Mode, Run, speculator_mode
+from draftproof.errors import DraftproofError, InvalidSetting, OutOfMemory
 from draftproof.load import Parts, load_parts
 
-PEER = "llama.cpp "
 ROOM = 128  # tokens of context beyond prompt and answer, so that no draft is cut short
-
-
-def gguf_file(name: str | None) -> Path | None:
-    """The file behind a model's name, which both sides load."""
-    if name is None:
-        return None
-    path = Path(resolve(name))
-    if path.suffix != ".gguf":
-        raise UnsupportedModel(
-            f"{name} is not a GGUF file",
-            why="both sides load the same file, and llama.cpp loads GGUF files",
-            remedy="name a catalogue model or a .gguf file",
-        )
-    return path
 
 
 def start(
@@ -70,7 +53,7 @@ def start(
     servers, absent = [], {}
     own = ["-m", str(model), "-t", str(threads), "-tb", str(threads), "-c", str(context)]
     for name, options in modes.items():
-        show(f"starting {PEER}{name}", len(servers) + len(absent), len(modes))
+        show(f"starting llama.cpp, {name}", len(servers) + len(absent), len(modes))
         try:
             server = Server(found.find(SERVER), name, [*own, *options])
             servers.append(stack.enter_context(server))
@@ -94,19 +77,21 @@ def require_memory(files: Sequence[Path]) -> None:
         )
 
 
-def watched(mode: Mode, servers: Sequence[Server], idle: list[float]) -> Mode:
-    """The mode, with the processor time that everybody else used meanwhile noted."""
-    others = [server.process for server in servers if PEER + server.name != mode.name]
-    if mode.name.startswith(PEER):
-        others.append(psutil.Process())
+def watched(mode: Mode, others: Sequence[psutil.Process], idle: list[float]) -> Mode:
+    """The mode, with the processor time noted that those who should wait used meanwhile."""
 
     def run(prompt: tuple[int, ...], max_tokens: int) -> Run:
         before = sum(map(cpu_seconds, others))
         found = mode.run(prompt, max_tokens)
-        idle.append(sum(map(cpu_seconds, others)) - before)
+        idle.append((sum(map(cpu_seconds, others)) - before) / found.total_seconds)
         return found
 
     return Mode(mode.name, run)
+
+
+def others(server: Server, waiting: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Who should wait while a server computes: this process, and every other server."""
+    return [psutil.Process(), *(process for process in waiting if process != server.process)]
 
 
 def speed(given: argparse.Namespace, found: Programs, parts: Parts) -> dict[str, Any]:
@@ -114,37 +99,36 @@ def speed(given: argparse.Namespace, found: Programs, parts: Parts) -> dict[str,
     prompts = read_prompts(given.prompts, given.limit)
     ids = encode(prompts, parts.tokenizer, given.raw)
     names = parse_modes(given.modes, parts.draft is not None)
-    theirs = parse_peer_modes(given.peer_modes, gguf_file(given.draft))
     made = speculators(parts.target, parts.tokenizer, parts.draft, names, given.draft_length)
-    context = max(map(len, ids)) + given.max_tokens + ROOM
     model, small = gguf_file(given.target), gguf_file(given.draft)
-    drafting = sum(str(small) in options for options in theirs.values())
-    require_memory([model] * len(theirs) + [small] * drafting)
+    options = parse_peer_modes(given.peer_modes, small)
+    require_memory([model] * len(options) + [small] * sum(map(drafts, options.values())))
+    context = max(map(len, ids)) + given.max_tokens + ROOM
     idle: list[float] = []
     with ExitStack() as stack:
-        servers, absent = start(stack, found, model, theirs, threads=given.threads, context=context)
-        modes = [speculator_mode(name, made[name], {}) for name in names]
-        modes += [server.mode(PEER) for server in servers]
-        turns = [watched(mode, servers, idle) for mode in modes]
-        runs = measure(turns, ids, given.max_tokens, show)
-        accounts = {server.name: server.account(len(ids)) for server in servers}
-    own = {name: runs[name] for name in names}
-    peers = {name.removeprefix(PEER): r for name, r in runs.items() if name.startswith(PEER)}
-    report = summarise_peers(own, peers, ids, clock="decode", scorer=parts.target)
-    everything = [run.total_seconds for mode_runs in runs.values() for run in mode_runs]
+        servers, absent = start(
+            stack, found, model, options, threads=given.threads, context=context
+        )
+        waiting = [server.process for server in servers]
+        ours = [watched(speculator_mode(name, made[name], {}), waiting, idle) for name in names]
+        theirs = [watched(server.mode(), others(server, waiting), idle) for server in servers]
+        result = compete(
+            ours, theirs, ids, given.max_tokens,
+            system="llama.cpp", clock="decode", scorer=parts.target, tell=show,
+        )  # fmt: skip
+    for server in servers:
+        account = server.account(len(ids))
+        account["options"] = [Path(word).name for word in options[server.name]]
+        result["peers"][server.name].update(account)
     return {
         "draft": given.draft,
         "prompts": [prompt.name for prompt in prompts],
         "raw": given.raw,
         "max_tokens": given.max_tokens,
         "draft_length": given.draft_length,
-        "modes": summarise(own, ids, comparable=True, scorer=parts.target),
-        "peers": {name: {**report[name], **accounts[name]} for name in peers},
-        "peer_options": {name: [Path(o).name for o in theirs[name]] for name in peers},
+        **result,
         "unavailable": absent,
-        "best_peer": max(peers, key=lambda name: rate(peers[name], "decode")),
-        "ahead": ahead(own, peers, product(own, peers), clock="decode", system=PEER.strip()),
-        "idle_cpu_share": sum(idle) / sum(everything),
+        "idle_processors": {"median": median(idle), "most": max(idle)},
     }
 
 
@@ -156,8 +140,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("--target", default="smollm2-135m")
         command.add_argument("--llamacpp", type=Path, help="a folder of llama.cpp's programs")
         command.add_argument("--build", type=Path, help="a folder to build them in, once")
-        command.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False))
-        command.add_argument("--backend", help="which backend of ours runs the file")
+        command.add_argument("--threads", type=int, help="of both sides")
+        command.add_argument("--backend", choices=("cpu", "torch"), help="of our side")
         command.add_argument("--output", "--out", type=Path)
         if name == "passes":
             command.add_argument("--context", type=int, default=64)
@@ -182,7 +166,7 @@ def check(given: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is built or loaded."""
     check_output(given.output)
     for name in ("threads", "repeats", "context", "max_tokens"):
-        if (value := getattr(given, name, 1)) < 1:
+        if (value := getattr(given, name, None)) is not None and value < 1:
             raise InvalidSetting(
                 f"--{name.replace('_', '-')} is {value}",
                 why="nothing can be measured with it",
@@ -204,8 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
     gguf_file(given.target)
     draft = getattr(given, "draft", None)
     gguf_file(draft)
-    choice = {} if given.backend is None else {"backend": given.backend}
-    parts = load_parts(given.target, draft, **choice)
+    parts = load_parts(given.target, draft, backend=given.backend, threads=given.threads)
+    given.threads = given.threads or psutil.cpu_count(logical=False) or 1
     if given.command == "speed":
         measured = speed(given, found, parts)
     else:
@@ -214,10 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
     result = {
         "target": given.target,
         "threads": given.threads,
-        "our_threads": runtime_info()["threads"],
         **measured,
         "llama.cpp": found.origin,
-        "provenance": provenance({"target": given.target, "draft": draft}),
+        "provenance": provenance(
+            {"target": given.target, "draft": draft},
+            {"target": parts.target, "draft": parts.draft.model if parts.draft else None},
+        ),
     }
     path = write_result(f"peers-llamacpp-{given.command}", result, given.output)
     if path is not None:

@@ -64,9 +64,9 @@ def passes(
     return {
         "context": context,
         "repeats": repeats,
-        "weight_bytes": parts.target.weight_bytes,
-        "plain_read_bytes_per_second": reads,
         **report(seconds),
+        "plain_read_bytes_per_second": reads,
+        "bandwidth_share": bandwidth_share(parts, median(seconds[OURS]["1"]), reads),
     }
 
 
@@ -110,6 +110,17 @@ def read_prompt(parts: Parts) -> float:
         return perf_counter() - started
     finally:
         session.close()
+
+
+def bandwidth_share(parts: Parts, seconds: float, reads: list[float]) -> float | None:
+    """What a pass over one token reads per second, of what a plain read reads.
+
+    None where another backend than the native engine runs the model.
+    """
+    engine = getattr(parts.target, "engine", None)
+    if engine is None or not reads:
+        return None
+    return float(engine.pass_bytes / seconds / median(reads))
 
 
 def plain_reads(threads: int) -> list[float]:

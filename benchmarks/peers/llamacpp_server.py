@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from draftproof.bench.peers import PeerFailed
+from draftproof.bench.peers import PeerFailed, seconds_of_all
 from draftproof.bench.speed import PLAIN, Mode, Run
 from draftproof.errors import InvalidSetting
 
@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ngram-mod": ("ngram-mod", ("--spec-ngram-mod-n-max", "--spec-ngram-mod-n-min")),
     "ngram-cache": ("ngram-cache", ()),
 }
+DRAFT = "--spec-draft-model"
 LOADING = 600.0  # seconds until a server has to be ready
 ANSWERING = 3600.0  # and until it has to have answered
 
@@ -54,7 +55,7 @@ def mode_arguments(mode: str, draft: Path | None) -> list[str]:
             raise wrong(mode, "a draft model drafts, and none was named with --draft")
         types.append(name)
         options += [word for setting in settings if colon for word in (setting, length)]
-        options += ["--spec-draft-model", str(draft)] if kind == "draft" else []
+        options += [DRAFT, str(draft)] if kind == "draft" else []
     return ["--spec-type", ",".join(types), *options]
 
 
@@ -65,6 +66,11 @@ def parse_peer_modes(text: str | None, draft: Path | None) -> dict[str, list[str
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]
     return {name: mode_arguments(name, draft) for name in dict.fromkeys([PLAIN, *names])}
+
+
+def drafts(options: Sequence[str]) -> bool:
+    """Whether a mode's options load a draft model."""
+    return DRAFT in options
 
 
 def wrong(mode: str, why: str) -> InvalidSetting:
@@ -111,14 +117,6 @@ class Answer:
                 why=f"{type(error).__name__}: {error}",
                 remedy="use a llama.cpp whose server answers /completion with tokens and timings",
             ) from error
-
-    @property
-    def decode_seconds(self) -> float:
-        """Seconds of decoding, for as many passes as our own count: one for the first token, too.
-
-        The prompt's pass gives llama.cpp its first token, so the others are what it took time for.
-        """
-        return self.predicted_seconds * len(self.ids) / max(len(self.ids) - 1, 1)
 
 
 class Server:
@@ -191,16 +189,17 @@ class Server:
         self.answers.append(answer)
         return answer
 
-    def mode(self, prefix: str) -> Mode:
+    def mode(self) -> Mode:
         """This server as a mode of `bench.speed`."""
 
         def run(prompt: tuple[int, ...], max_tokens: int) -> Run:
             started = perf_counter()
             answer = self.complete(prompt, max_tokens)
             total = perf_counter() - started
-            return Run(answer.ids, answer.decode_seconds, total)
+            decode = seconds_of_all(answer.predicted_seconds, len(answer.ids))
+            return Run(answer.ids, decode, total)
 
-        return Mode(prefix + self.name, run)
+        return Mode(self.name, run)
 
     def account(self, last: int) -> dict[str, Any]:
         """What its last answers add up to."""

@@ -16,20 +16,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from draftproof.bench.modes import parse_modes, speculators
-from draftproof.bench.peers import ahead, summarise_peers
+from draftproof.bench.peers import compete
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance, write_result
-from draftproof.bench.speed import PLAIN, Mode, Run, measure, speculator_mode, summarise
+from draftproof.bench.speed import PLAIN, Mode, Run, speculator_mode
 from draftproof.errors import DraftproofError, UnsupportedModel
 from draftproof.load import Parts, load_parts
 
-PEER = "transformers "
 # Ours, and the peer that it is to be ahead of.
 RIVALS = (
     (PLAIN, PLAIN),
@@ -63,7 +62,7 @@ def peer_mode(name: str, target: Any, eos: Sequence[int], **how: Any) -> Mode:
         seconds = perf_counter() - started
         return Run(emitted, seconds, seconds)
 
-    return Mode(PEER + name, run)
+    return Mode(name, run)
 
 
 def peer_modes(parts: Parts, lookup_tokens: int) -> list[Mode]:
@@ -89,29 +88,6 @@ def loaded(model: Any) -> Any:
             remedy="choose a decoder-only model",
         )
     return found
-
-
-def compete(
-    parts: Parts,
-    prompts: Sequence[tuple[int, ...]],
-    *,
-    draft_length: int,
-    lookup_tokens: int,
-    max_tokens: int,
-    tell: Callable[[str, int, int], None],
-) -> dict[str, Any]:
-    """Run both sides and compare them."""
-    names = parse_modes(None, parts.draft is not None)
-    made = speculators(parts.target, parts.tokenizer, parts.draft, names, draft_length)
-    ours = [speculator_mode(name, made[name], {}) for name in names]
-    runs = measure([*ours, *peer_modes(parts, lookup_tokens)], prompts, max_tokens, tell)
-    own = {name: runs[name] for name in names}
-    peers = {name.removeprefix(PEER): r for name, r in runs.items() if name.startswith(PEER)}
-    return {
-        "modes": summarise(own, prompts, comparable=True, scorer=parts.target),
-        "peers": summarise_peers(own, peers, prompts, clock="total", scorer=parts.target),
-        "ahead": ahead(own, peers, RIVALS, clock="total", system=PEER.strip()),
-    }
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -148,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
         draft_dtype=given.dtype,
     )
     ids = encode(prompts, parts.tokenizer, given.raw)
+    names = parse_modes(None, parts.draft is not None)
+    made = speculators(parts.target, parts.tokenizer, parts.draft, names, given.draft_length)
     result = {
         "target": given.target,
         "draft": given.draft,
@@ -157,11 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
         "draft_length": given.draft_length,
         "lookup_tokens": given.lookup_tokens,
         **compete(
-            parts,
+            [speculator_mode(name, made[name], {}) for name in names],
+            peer_modes(parts, given.lookup_tokens),
             ids,
-            draft_length=given.draft_length,
-            lookup_tokens=given.lookup_tokens,
-            max_tokens=given.max_tokens,
+            given.max_tokens,
+            system="transformers",
+            clock="total",
+            scorer=parts.target,
+            pairs=RIVALS,
             tell=show,
         ),
         "provenance": provenance({"target": given.target, "draft": given.draft}),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import io
 import json
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,8 +164,8 @@ def test_llamacpp_takes_turns_with_ours(
     assert "draft over llama.cpp ngram-simple" in found["ahead"]
     assert len(found["ahead"]) == 4 * 6
     assert found["best_peer"] in found["peers"]
-    assert found["peer_options"]["draft"][1] == "draft-simple"
-    assert found["idle_cpu_share"] < 1
+    assert found["peers"]["draft"]["options"][1] == "draft-simple"
+    assert found["idle_processors"]["median"] < 1
     assert found["llama.cpp"]["version"] == ["version: 0 (fake)"]
     assert found["provenance"]["models"]["draft"]["sha256"]
     assert json.loads(capsys.readouterr().out) == found
@@ -294,7 +296,7 @@ def test_an_answer_that_cannot_be_measured_is_an_error(
     llamacpp: ModuleType, reply: Any, why: str
 ) -> None:
     answer = sys.modules["llamacpp_server"].Answer
-    assert answer.of({"tokens": [1, 2, 3], "timings": GOOD}, (7, 8)).decode_seconds == 0.03
+    assert answer.of({"tokens": [1, 2, 3], "timings": GOOD}, (7, 8)).predicted_seconds == 0.02
     with pytest.raises(PeerFailed) as caught:
         answer.of(reply, (7, 8))
     assert why in caught.value.why
@@ -313,6 +315,125 @@ def test_only_llamacpp_is_taken_out_of_the_source_distribution(
     sys.modules["llamacpp_programs"].unpack(archive, tmp_path / "out")
     files = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*")}
     assert files == {"CMakeLists.txt", "src/a.cpp"}
+
+
+# --- OpenVINO
+
+# Stands for the interpreter of its environment: told "-I -c ..." or "-I worker.py".
+FAKE_PYTHON = """
+import json, sys
+if "-c" in sys.argv:
+    print(json.dumps({"openvino-genai": "0"}))
+    sys.exit()
+settings = json.loads(sys.stdin.readline())
+if settings["mode"] == "draft":
+    print(json.dumps({"error": "RuntimeError: no file " + settings["draft"] + "/openvino.xml"}))
+    sys.exit()
+print(json.dumps({"ready": 1.5}), flush=True)
+for line in sys.stdin:
+    n = json.loads(line)["max_tokens"]
+    told = {"ids": list(range(n)), "seconds": 0.5 + 0.01 * (n - 1), "first": 0.5}
+    print(json.dumps(told), flush=True)
+"""
+
+
+@pytest.fixture
+def openvino(model: Path, llamacpp: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    found = script("openvino")
+    monkeypatch.setattr(found, "load_parts", llamacpp.load_parts)
+    return found
+
+
+def script(name: str) -> ModuleType:
+    """A script by its path: its name is a library's."""
+    spec = importlib.util.spec_from_file_location(f"script_{name}", SCRIPTS / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_openvino_takes_turns_with_ours(
+    openvino: ModuleType, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path / "bin/python", FAKE_PYTHON)
+    arguments = ["--target", str(model), "--draft", str(model), "--limit", "2"]
+    arguments += ["--max-tokens", "6", "--python", str(tmp_path / "bin/python")]
+    found = openvino.main(arguments)
+    assert list(found["modes"]) == ["plain", "draft", "lookup", "auto"]
+    assert list(found["peers"]) == ["plain", "lookup"]
+    assert found["peers"]["plain"]["tokens_per_second"] == pytest.approx(100)
+    assert found["peers"]["lookup"]["load_seconds"] == 1.5
+    assert found["peers"]["lookup"]["identical"]
+    # What it said, without the folders of this machine.
+    assert found["unavailable"]["draft"]["why"] == "RuntimeError: no file model.gguf/openvino.xml"
+    assert len(found["ahead"]) == 4 * 2
+    assert found["openvino"] == {"openvino-genai": "0"}
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_an_environment_without_openvino_says_what_to_do(
+    openvino: ModuleType, model: Path, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin/python", "import sys; sys.exit('PackageNotFoundError: openvino')")
+    for python in ("bin/python", "bin/nowhere"):
+        with pytest.raises(InvalidInput, match="no openvino-genai") as caught:
+            openvino.main(["--target", str(model), "--python", str(tmp_path / python)])
+        assert "pip install openvino-genai" in caught.value.remedy
+    with pytest.raises(InvalidSetting, match="needs a draft model"):
+        openvino.main(["--target", str(model), "--peer-modes", "draft"])
+
+
+def test_a_plain_mode_of_openvino_that_does_not_load_is_an_error(
+    openvino: ModuleType, model: Path, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin/python", FAKE_PYTHON.replace('== "draft"', '!= ""'))
+    with pytest.raises(PeerFailed, match="mode plain"):
+        openvino.main(["--target", str(model), "--python", str(tmp_path / "bin/python")])
+
+
+class FakeGenai(ModuleType):
+    """As much of OpenVINO GenAI as the worker uses; its draft models do not load."""
+
+    class GenerationConfig:
+        pass
+
+    class LLMPipeline:
+        def __init__(self, path: str, device: str, **properties: Any) -> None:
+            self.properties = properties
+
+        def generate(self, ids: Any, config: Any) -> Any:
+            print("chatter")  # not among the answers
+            tokens = [*ids[0], config.max_new_tokens, len(self.properties)]
+            first = SimpleNamespace(get_ttft=lambda: SimpleNamespace(mean=250.0))
+            return SimpleNamespace(tokens=[tokens], perf_metrics=first)
+
+    @staticmethod
+    def draft_model(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no openvino_model.xml")
+
+
+def test_the_worker_answers_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino_genai", FakeGenai("openvino_genai"))
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=lambda array: array))
+    worker = script("openvino_worker")
+    settings = {"target": "t", "draft": "d", "threads": 2, "eos": [3]}
+    settings |= {"draft_length": 3, "lookup_tokens": 5, "ngram": 3}
+    request = {"prompt": [7, 8], "max_tokens": 4}
+
+    def answers(mode: str) -> list[dict[str, Any]]:
+        lines = [{**settings, "mode": mode}, request, {"max_tokens": 4}]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(map(json.dumps, lines))))
+        monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+        worker.main()
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    ready, answer, wrong = answers("lookup")
+    assert ready["ready"] >= 0
+    assert answer["ids"] == [7, 8, 4, 2]  # threads and prompt lookup
+    assert answer["first"] == 0.25
+    assert wrong["error"] == "KeyError: 'prompt'"
+    assert answers("plain")[1]["ids"] == [7, 8, 4, 1]
+    assert answers("draft") == [{"error": "RuntimeError: no openvino_model.xml"}]
 
 
 # --- what is reported

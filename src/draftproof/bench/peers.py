@@ -7,19 +7,71 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from draftproof.bench.bootstrap import LEVEL, RESAMPLES, SEED, SpeedUp
-from draftproof.bench.speed import PLAIN, Clock, Run, compare, differences, rate
+from draftproof.bench.speed import (
+    PLAIN,
+    Clock,
+    Mode,
+    Run,
+    Tell,
+    compare,
+    differences,
+    measure,
+    rate,
+    summarise,
+)
+from draftproof.catalog import resolve
 from draftproof.core import Prompt
-from draftproof.errors import DraftproofError, ResourceError
+from draftproof.errors import DraftproofError, ResourceError, UnsupportedModel
 from draftproof.ports import Model
 
 
 class PeerFailed(ResourceError):
     """Another system did not start, did not answer, or answered something else than asked for."""
+
+
+def compete(
+    ours: Sequence[Mode],
+    theirs: Sequence[Mode],
+    prompts: Sequence[tuple[int, ...]],
+    max_tokens: int,
+    *,
+    system: str,
+    clock: Clock,
+    scorer: Model | None,
+    pairs: Iterable[tuple[str, str]] | None = None,
+    tell: Tell = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Run both sides' modes in turn, and compare them.
+
+    Args:
+        ours: Draftproof's modes, "plain" among them.
+        theirs: The other system's, "plain" among them.
+        prompts: Token ids.
+        max_tokens: Most tokens to emit, at least 1.
+        system: The other system's name.
+        clock: The time that speed-ups compare: "decode" where the other system tells it.
+        scorer: Gives the margins of differences from plain output.
+        pairs: Ours and theirs, to be compared; None takes all.
+        tell: As in `measure`.
+    """
+    named = {mode.name: Mode(f"{system} {mode.name}", mode.run) for mode in theirs}
+    runs = measure([*ours, *named.values()], prompts, max_tokens, tell)
+    own = {mode.name: runs[mode.name] for mode in ours}
+    peers = {name: runs[mode.name] for name, mode in named.items()}
+    chosen = product(own, peers) if pairs is None else pairs
+    return {
+        "modes": summarise(own, prompts, comparable=True, scorer=scorer),
+        "peers": summarise_peers(own, peers, prompts, clock=clock, scorer=scorer),
+        "best_peer": max(peers, key=lambda name: rate(peers[name], clock)),
+        "ahead": ahead(own, peers, chosen, clock=clock, system=system),
+    }
 
 
 def summarise_peers(
@@ -36,8 +88,8 @@ def summarise_peers(
         own: Runs of draftproof's modes, "plain" among them.
         peers: Runs of the other system's, "plain" among them, on the same prompts.
         prompts: The prompts.
-        clock: The time that speed-ups compare: "decode" where the other system tells it.
-        scorer: Gives the margins of differences from the other system's plain output.
+        clock: As in `compete`.
+        scorer: As in `compete`.
     """
     report = {}
     for name, runs in peers.items():
@@ -73,7 +125,7 @@ def ahead(
         own: As in `summarise_peers`.
         peers: As in `summarise_peers`.
         pairs: Ours and theirs; those that were not run are left out.
-        clock: As in `summarise_peers`.
+        clock: As in `compete`.
         system: The other system's name.
     """
     return {
@@ -92,6 +144,34 @@ def raw_figures(run: Run, clock: Clock) -> dict[str, float]:
     """What a run took; the decoding alone only where it is known."""
     decode = {"decode_seconds": run.decode_seconds} if clock == "decode" else {}
     return {"tokens": len(run.ids), **decode, "total_seconds": run.total_seconds}
+
+
+def seconds_of_all(seconds: float, tokens: int) -> float:
+    """Seconds of decoding as our own clock counts them: with a pass for the first token, too.
+
+    Args:
+        seconds: From the first token, which in other systems the prompt's pass gives, to the last.
+        tokens: All of them.
+    """
+    return seconds * tokens / max(tokens - 1, 1)
+
+
+def gguf_file(name: str | None) -> Path | None:
+    """The file behind a model's name, which both sides load.
+
+    Raises:
+        UnsupportedModel: It is something else.
+    """
+    if name is None:
+        return None
+    path = Path(resolve(name))
+    if path.suffix != ".gguf":
+        raise UnsupportedModel(
+            f"{name} is not a GGUF file",
+            why="both sides load the same file, and the other system loads GGUF files",
+            remedy="name a catalogue model or a .gguf file",
+        )
+    return path
 
 
 def explain(error: DraftproofError) -> dict[str, str]:
