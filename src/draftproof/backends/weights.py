@@ -36,6 +36,25 @@ class Weights:
     architecture: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file.
+
+    Args:
+        name: Its name there.
+        dtype: As safetensors write it: "F32", "BF16", ...
+        shape: Rows first.
+        offset: Where its data begin, in bytes from the file's beginning.
+        bytes: Their size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+
+
 def corrupt(path: Path, fault: str) -> ModelCorrupt:
     """The error for a file that is not whole."""
     return ModelCorrupt(
@@ -52,12 +71,29 @@ def read_safetensors(folder: Path) -> Weights:
         ModelNotFound: There are none.
         ModelCorrupt: A file is missing or not whole.
     """
+    count = stored = 0
+    for path in safetensors_files(folder):
+        tensors = safetensors_header(path)
+        count += sum(math.prod(tensor.shape) for tensor in tensors)
+        stored += path.stat().st_size
+    return Weights(count, stored)
+
+
+def safetensors_files(folder: Path) -> list[Path]:
+    """The files of a folder with `model.safetensors`, in one file or in shards.
+
+    Raises:
+        ModelNotFound: There are none.
+        ModelCorrupt: One is missing, or the index is damaged.
+    """
     index = folder / INDEX
     names = ["model.safetensors"]
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError) as error:
+            if not all(Path(name).name == name for name in names):
+                raise ValueError("it names files outside of the folder")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise corrupt(index, str(error)) from error
     elif not (folder / names[0]).is_file():
         raise ModelNotFound(
@@ -65,32 +101,48 @@ def read_safetensors(folder: Path) -> Weights:
             why="weights are read from safetensors or GGUF files only; others can run code",
             remedy="convert the model to safetensors, or name a .gguf file",
         )
-    count = stored = 0
     for name in names:
-        path = folder / name
-        if not path.is_file():
-            raise corrupt(path, "it is named in the index but is not there")
-        tensors, end = _safetensors_header(path)
-        if end != path.stat().st_size:
-            raise corrupt(path, f"{path.stat().st_size} bytes instead of {end}")
-        count += sum(math.prod(tensor["shape"]) for tensor in tensors)
-        stored += end
-    return Weights(count, stored)
+        if not (folder / name).is_file():
+            raise corrupt(folder / name, "it is named in the index but is not there")
+    return [folder / name for name in names]
 
 
-def _safetensors_header(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The tensors' entries, and where the file should end."""
+def safetensors_header(path: Path) -> list[StoredTensor]:
+    """What a file of safetensors holds.
+
+    The format: the header's size in 8 bytes, the header as a JSON object, the data.
+
+    Raises:
+        ModelCorrupt: It is not whole.
+    """
+    file_size = path.stat().st_size
     try:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
-            if size > path.stat().st_size:
+            if size > file_size - 8:
                 raise ValueError("its header is cut off")
             header = json.loads(file.read(size))
-        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
-    except (ValueError, KeyError, struct.error) as error:
+        tensors = [
+            _stored(name, entry, 8 + size)
+            for name, entry in header.items()
+            if name != "__metadata__"
+        ]
+        end = max((tensor.offset + tensor.bytes for tensor in tensors), default=8 + size)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise corrupt(path, str(error)) from error
-    return tensors, 8 + size + end
+    if end != file_size:
+        raise corrupt(path, f"{file_size} bytes instead of {end}")
+    return tensors
+
+
+def _stored(name: str, entry: Any, start: int) -> StoredTensor:
+    begin, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+        raise ValueError(f"the shape or place of {name} is no whole number")
+    if end < begin:
+        raise ValueError(f"{name} ends before it begins")
+    return StoredTensor(name, str(entry["dtype"]), shape, start + begin, end - begin)
 
 
 def read_gguf(path: Path) -> Weights:
