@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from draftproof.backends.cache import RewindableCache, rewindable_layers
+from draftproof.backends.checks import require_token_prompt
 from draftproof.backends.loaded import LoadedModel
 from draftproof.backends.session import CachedSession
 from draftproof.core import Prompt
-from draftproof.errors import EmptyPrompt, InvalidInput, PromptTooLong, UnsupportedModel
+from draftproof.errors import UnsupportedModel
 
 
 class CausalModel(LoadedModel):
@@ -35,25 +36,7 @@ class CausalModel(LoadedModel):
             PromptTooLong: It leaves no room in the context.
             InvalidInput: It is not token ids, or the model is in training mode.
         """
-        if not isinstance(prompt, tuple):
-            raise InvalidInput(
-                f"{self.name} was given input features",
-                why="a decoder-only model reads token ids",
-                remedy="pass text or token ids, or use a speech model",
-            )
-        if not prompt:
-            raise EmptyPrompt(
-                f"the prompt for {self.name} holds no tokens",
-                why="the first token's law needs at least one token before it",
-                remedy="pass some text",
-            )
-        limit = self.context_length
-        if limit is not None and len(prompt) > limit:
-            raise PromptTooLong(
-                f"the prompt's {len(prompt)} tokens do not fit in the context of {self.name}",
-                why=f"it reads at most {limit} tokens",
-                remedy="shorten the prompt, or use a model with a longer context",
-            )
+        prompt = require_token_prompt(self.name, prompt, self.context_length)
         self._refuse_training()
         layers, _ = rewindable_layers(self.model.config)
         cache = RewindableCache(layers)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from draftproof.backends.cache import RewindableCache
+from draftproof.backends.checks import require_pass
 from draftproof.backends.memory import allocating
 from draftproof.core import Logits
-from draftproof.errors import InvalidInput, PromptTooLong, UnsupportedModel
+from draftproof.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +162,14 @@ class CachedSession:
         decoder = self._decoder
         if self._cache is None:
             raise ValueError("the session is closed")
-        if not tokens or not 0 <= keep <= len(tokens):
-            raise ValueError(f"cannot keep {keep} positions of {len(tokens)} tokens")
-        for token in tokens:
-            if not 0 <= token < decoder.input_rows:
-                raise InvalidInput(
-                    f"token id {token} is outside the vocabulary of {decoder.name}",
-                    why=f"its embedding has the rows 0 to {decoder.input_rows - 1}",
-                    remedy="encode the text with the tokenizer that belongs to the model",
-                )
-        total = self._length + len(tokens)
-        if decoder.context_length is not None and total > decoder.context_length:
-            raise PromptTooLong(
-                f"{total} tokens do not fit in the context of {decoder.name}",
-                why=f"it reads at most {decoder.context_length} tokens",
-                remedy="shorten the prompt or ask for fewer tokens",
-            )
+        require_pass(
+            decoder.name,
+            tokens,
+            keep,
+            length=self._length,
+            rows=decoder.input_rows,
+            context_length=decoder.context_length,
+        )
 
     def _verify(self, output: Any, length: int) -> None:
         """Refuse a model that did something else with the cache than append to every layer."""

@@ -1,0 +1,182 @@
+"""Models that the CPU engine runs, behind the ports `Model`, `Session` and `Batching`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from draftproof.backends.checks import require_pass, require_token_prompt
+from draftproof.backends.cpu.native import require_native
+from draftproof.core import Logits, Prompt
+from draftproof.errors import OutOfMemory
+from draftproof.ports import Pass
+
+
+class CpuModel:
+    """A decoder of the Llama family; the logits of a position are the same bits in any pass.
+
+    Args:
+        engine: A finished `draftproof._native.Model`.
+        name: What messages call it.
+        architecture: Its GGUF name.
+        context_length: Most tokens in a session.
+        eos: Token ids that end a sequence.
+    """
+
+    banned: tuple[tuple[int, ...], ...] = ()
+    banned_first: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        engine: Any,
+        *,
+        name: str,
+        architecture: str,
+        vocab_size: int,
+        context_length: int,
+        eos: frozenset[int],
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.architecture = architecture
+        self.vocab_size = vocab_size
+        self.context_length: int | None = context_length
+        self.eos = eos
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        return int(self.engine.weight_bytes)
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Memory that a session takes per token; it grows by pages of tokens."""
+        return int(self.engine.page_bytes) // int(require_native().PAGE)
+
+    def info(self) -> dict[str, object]:
+        """What runs the model, for reports."""
+        return {
+            "backend": "cpu",
+            "device": "cpu",
+            "kernels": self.engine.kernels,
+            "threads": self.engine.threads,
+        }
+
+    def open(self, prompt: Prompt) -> CpuSession:
+        """A new session over `prompt`, which is not scored yet.
+
+        Raises:
+            EmptyPrompt: It has no tokens.
+            PromptTooLong: It leaves no room in the context.
+            InvalidInput: It is not token ids.
+        """
+        return CpuSession(self, require_token_prompt(self.name, prompt, self.context_length))
+
+    def score_together(self, passes: Sequence[Pass]) -> list[Logits]:
+        """Append and score every session's tokens in one pass; see `CpuSession.score`.
+
+        Returns:
+            The logits of each, in order. An error leaves all sessions as they were.
+        """
+        for part in passes:
+            part.session.check(part.tokens, part.keep)  # type: ignore[attr-defined]  # our own
+        counts = [len(part.tokens) for part in passes]
+        total = sum(counts)
+        owners = np.repeat(np.arange(len(passes), dtype=np.int32), counts)
+        tokens = np.fromiter((t for part in passes for t in part.tokens), np.int32, total)
+        parents = np.arange(-1, total - 1, dtype=np.int32)
+        starts = np.cumsum([0, *counts[:-1]])
+        parents[starts] = -1
+        keep = np.zeros(total, bool)
+        for start, count, part in zip(starts, counts, passes, strict=True):
+            keep[start + count - part.keep : start + count] = True
+        sequences = [part.session.sequence for part in passes]  # type: ignore[attr-defined]
+        with self._allocating(total):
+            logits = self.engine.score(sequences, owners, tokens, parents, keep)
+        return np.split(logits, np.cumsum([part.keep for part in passes])[:-1])
+
+    @contextmanager
+    def _allocating(self, tokens: int) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:  # the engine's own CacheFull among them
+            raise OutOfMemory(
+                f"no memory left for a pass of {self.name} over {tokens} tokens",
+                why=str(error) or "the system has none left",
+                remedy="raise the limit of key and value memory (--cache-memory), use a shorter "
+                "prompt or fewer requests at a time",
+            ) from error
+
+
+class CpuSession:
+    """A `Session`: keys and values in pages, rewound in constant time.
+
+    Args:
+        model: Whose session it is.
+        prefix: The prompt.
+    """
+
+    def __init__(self, model: CpuModel, prefix: tuple[int, ...]) -> None:
+        self._model = model
+        self._prefix = prefix
+        self._sequence: Any = model.engine.open()
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The prompt's tokens."""
+        return self._prefix
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return int(self.sequence.length)
+
+    @property
+    def sequence(self) -> Any:
+        """The engine's own part of it.
+
+        Raises:
+            ValueError: The session is closed.
+        """
+        if self._sequence is None:
+            raise ValueError("the session is closed")
+        return self._sequence
+
+    def score(self, tokens: Sequence[int], keep: int) -> Logits:
+        """Append `tokens` and score them in one pass; a pass that fails leaves the cache as it was.
+
+        Args:
+            tokens: What follows the cached tokens, at least one.
+            keep: How many of the last positions to return logits for.
+
+        Returns:
+            The logits after the last `keep` tokens, float32.
+
+        Raises:
+            InvalidInput: A token id has no row in the embedding.
+            PromptTooLong: The tokens do not fit in the context.
+            OutOfMemory: Key and value memory has reached its limit.
+        """
+        return self._model.score_together([Pass(self, tuple(tokens), keep)])[0]
+
+    def check(self, tokens: Sequence[int], keep: int) -> None:
+        """Refuse a pass that cannot be made; see `score`."""
+        require_pass(
+            self._model.name,
+            tokens,
+            keep,
+            length=self.length,
+            rows=self._model.vocab_size,
+            context_length=self._model.context_length,
+        )
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens, in constant time."""
+        self.sequence.rewind(length)
+
+    def close(self) -> None:
+        """Free the cache."""
+        self._sequence = None
