@@ -8,7 +8,7 @@ from draftproof.core import Float32, Shaped
 
 BLOCK = 32  # weights that share a scale
 BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18}
-AT_ONCE = 1 << 20  # weights; their intermediate values stay in the processor's cache, nearly
+AT_ONCE = 1 << 16  # weights, so that intermediate values stay in the processor's cache
 
 
 def quantize_rows(
@@ -38,10 +38,11 @@ def _q8_0(blocks: Float32[np.ndarray, "blocks 32"]) -> Shaped[np.ndarray, "block
     scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
     half = _half(scale)
     scaled = blocks * _inverse(scale)
-    size = np.abs(scaled)
-    whole = np.floor(size)
-    whole += size - whole >= 0.5  # adding a half first would round 0.49999997 up
-    steps = np.copysign(whole, scaled).astype(np.int8)
+    whole = np.rint(scaled)
+    ties = np.abs(scaled - whole) == 0.5  # rounded to even
+    if ties.any():
+        whole[ties] = scaled[ties] + np.copysign(np.float32(0.5), scaled[ties])
+    steps = whole.astype(np.int8)
     return np.concatenate([half, steps.view(np.uint8)], axis=1)
 
 
