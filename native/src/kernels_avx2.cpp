@@ -14,11 +14,17 @@
 #if defined(_MSC_VER)
 #include <intrin.h>
 #define INLINE static __forceinline
+#define INLINE_MEMBER __forceinline
 #define UNROLL
+#define KEEP(v)
 #else
 #include <cpuid.h>
 #define INLINE static inline __attribute__((always_inline))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
+// Keeps a compiler from reordering a chain of sums, which would cost registers.
+#define KEEP(v) asm("" : "+x"(v))
+#define IN_MEMORY(v) asm volatile("" : : "r"(&(v)) : "memory")
 #endif
 
 namespace draftproof {
@@ -61,172 +67,247 @@ constexpr int offset_of(Type t) {
 
 constexpr int64_t group_bytes_of(Type t) { return 64 * bits_of(t); }
 
-// Half a group: 8 output rows x 32 columns.
+// Bits of `v`, moved to the left (or right) into the mask.
+INLINE __m256i moved(__m256i v, int left, int mask) {
+  v = left < 0 ? _mm256_srli_epi16(v, -left) : left > 0 ? _mm256_slli_epi16(v, left) : v;
+  return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+
+// Vector j of a group, the rows of one half: bytes, unsigned but for Q8_0.
 template <Type T>
-struct Half {
-  __m256i values[8];  // unsigned; for Q8_0 the magnitudes
-  const uint8_t* bytes;
-  __m256 scale;
-  __m256 minimum;
-  __m256i subscale[2];  // Q6_K: for 16 columns each, the scale twice as int16
-  __m256i correction;   // Q6_K: both scales times -32
+INLINE __m256i expand(const uint8_t* group, int j, int half) {
+  group += 32 * half;
+  if constexpr (bits_of(T) == 8) return load256(group + 64 * j);
+  const __m256i low = moved(load256(group + 64 * (j / 2)), -4 * (j % 2), 15);
+  if constexpr (bits_of(T) == 5) {
+    return _mm256_or_si256(low, moved(load256(group + 256), 4 - j, 16));
+  } else if constexpr (bits_of(T) == 6) {
+    return _mm256_or_si256(low, moved(load256(group + 256 + 64 * (j / 4)), 4 - 2 * (j % 4), 48));
+  }
+  return low;
+}
+
+// The values of a group where they are used once: expanded on the way.
+template <Type T>
+struct Direct {
+  const uint8_t* group;
+  INLINE_MEMBER __m256i operator()(int j, int half) const { return expand<T>(group, j, half); }
 };
 
-INLINE __m256i nibble(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+// Where more rows follow: kept for them as well.
+template <Type T>
+struct Kept {
+  const uint8_t* group;
+  __m256i (*values)[2];
+  INLINE_MEMBER __m256i operator()(int j, int half) const {
+    return values[j][half] = expand<T>(group, j, half);
+  }
+};
 
-// Bits of `v`, moved to the place in `mask` by the shift, above the value.
-template <int SHIFT>
-INLINE __m256i with_bits(__m256i value, __m256i v, int mask) {
-  const __m256i moved = SHIFT > 0   ? _mm256_slli_epi16(v, SHIFT > 0 ? SHIFT : 0)
-                        : SHIFT < 0 ? _mm256_srli_epi16(v, SHIFT < 0 ? -SHIFT : 0)
-                                    : v;
-  return _mm256_or_si256(value, _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(mask))));
-}
+struct Expanded {
+  const __m256i (*values)[2];
+  INLINE_MEMBER __m256i operator()(int j, int half) const { return values[j][half]; }
+};
+
+// What belongs to a group of a panel besides its values, for two halves of 8 output rows.
+template <Type T>
+struct Scales {
+  __m256 scale[2];
+  __m256 minimum[2];
+  __m256i subscale[2][2];  // Q6_K: for 16 columns each, a row's scale twice as int16
+  __m256i correction[2];   // Q6_K: both scales times -32
+};
+
+INLINE __m128i load64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
 
 template <Type T>
-INLINE void expand(const uint8_t* group, __m256i* values) {
-  if constexpr (bits_of(T) == 8) {
-    UNROLL for (int j = 0; j < 8; ++j) values[j] = _mm256_abs_epi8(load256(group + 64 * j));
-    return;
-  }
-  UNROLL for (int j = 0; j < 4; ++j) {
-    const __m256i pair = load256(group + 64 * j);
-    values[2 * j] = nibble(pair);
-    values[2 * j + 1] = nibble(_mm256_srli_epi16(pair, 4));
-  }
-  if constexpr (bits_of(T) == 5) {
-    const __m256i high = load256(group + 256);
-    values[0] = with_bits<4>(values[0], high, 16);
-    values[1] = with_bits<3>(values[1], high, 16);
-    values[2] = with_bits<2>(values[2], high, 16);
-    values[3] = with_bits<1>(values[3], high, 16);
-    values[4] = with_bits<0>(values[4], high, 16);
-    values[5] = with_bits<-1>(values[5], high, 16);
-    values[6] = with_bits<-2>(values[6], high, 16);
-    values[7] = with_bits<-3>(values[7], high, 16);
-  }
-  if constexpr (bits_of(T) == 6) {
-    UNROLL for (int k = 0; k < 2; ++k) {
-      const __m256i high = load256(group + 256 + 64 * k);
-      __m256i* four = values + 4 * k;
-      four[0] = with_bits<4>(four[0], high, 48);
-      four[1] = with_bits<2>(four[1], high, 48);
-      four[2] = with_bits<0>(four[2], high, 48);
-      four[3] = with_bits<-2>(four[3], high, 48);
-    }
-  }
-}
-
-// The panel's sections at a group, for one half of the panel's rows.
-template <Type T>
-INLINE void load_half(const uint8_t* panel, const Layout& layout, int64_t g, int half, Half<T>& to) {
-  to.bytes = panel + g * group_bytes_of(T) + 32 * half;
-  expand<T>(to.bytes, to.values);
+INLINE void load_scales(const uint8_t* panel, const Layout& layout, int64_t g, Scales<T>& to) {
   constexpr int64_t scale_bytes = has_minimum(T) ? 64 : 32;
-  const uint8_t* scales = panel + layout.scales + (is_k(T) ? g / 8 : g) * scale_bytes + 16 * half;
-  const uint8_t* subscales = panel + layout.subscales + 32 * g + 8 * half;
-  to.scale = halves(scales);
-  if constexpr (has_minimum(T)) to.minimum = halves(scales + 32);
-  if constexpr (T == Type::Q4_K || T == Type::Q5_K) {
-    const __m256i scale = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)subscales));
-    const __m256i minimum = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(subscales + 16)));
-    to.scale = _mm256_mul_ps(to.scale, _mm256_cvtepi32_ps(scale));
-    to.minimum = _mm256_mul_ps(to.minimum, _mm256_cvtepi32_ps(minimum));
-    to.minimum = _mm256_xor_ps(to.minimum, _mm256_set1_ps(-0.0f));
-  }
-  if constexpr (T == Type::Q6_K) {
-    const __m128i first = _mm_loadl_epi64((const __m128i*)subscales);
-    const __m128i second = _mm_loadl_epi64((const __m128i*)(subscales + 16));
-    to.subscale[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, first));
-    to.subscale[1] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(second, second));
-    const __m256i both = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
-    to.correction = _mm256_mullo_epi16(both, _mm256_set1_epi16(-offset_of(T)));
-  }
-}
-
-// Products of one vector of values and a row's 4 columns, added up in pairs.
-INLINE __m256i pairs(__m256i values, const int8_t* x) {
-  return _mm256_maddubs_epi16(values, broadcast32(x));
-}
-
-template <int N>
-INLINE __m256i pairs_of(const __m256i* values, const int8_t* x) {
-  if constexpr (N == 1) {
-    return pairs(values[0], x);
-  } else {
-    return _mm256_add_epi16(pairs_of<N / 2>(values, x), pairs_of<N / 2>(values + N / 2, x + 2 * N));
+  const uint8_t* scales = panel + layout.scales + (is_k(T) ? g / 8 : g) * scale_bytes;
+  const uint8_t* subscales = panel + layout.subscales + 32 * g;
+  UNROLL for (int h = 0; h < 2; ++h) {
+    to.scale[h] = halves(scales + 16 * h);
+    if constexpr (has_minimum(T)) to.minimum[h] = halves(scales + 32 + 16 * h);
+    if constexpr (T == Type::Q4_K || T == Type::Q5_K) {
+      const __m256i scale = _mm256_cvtepu8_epi32(load64(subscales + 8 * h));
+      const __m256i minimum = _mm256_cvtepu8_epi32(load64(subscales + 16 + 8 * h));
+      to.scale[h] = _mm256_mul_ps(to.scale[h], _mm256_cvtepi32_ps(scale));
+      to.minimum[h] = _mm256_mul_ps(to.minimum[h], _mm256_cvtepi32_ps(minimum));
+    }
+    if constexpr (T == Type::Q6_K) {
+      const __m128i first = load64(subscales + 8 * h);
+      const __m128i second = load64(subscales + 16 + 8 * h);
+      to.subscale[0][h] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, first));
+      to.subscale[1][h] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(second, second));
+      const __m256i both = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
+      to.correction[h] = _mm256_mullo_epi16(both, _mm256_set1_epi16(-offset_of(T)));
+    }
   }
 }
 
 INLINE __m256i widen(__m256i sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
 
-// The integer dot products of 8 output rows with a row's 32 columns; for Q6_K those of 16 columns
-// times their scale, added up.
-template <Type T>
-INLINE __m256i dot(const Half<T>& w, const int8_t* x, const int16_t* sums) {
-  if constexpr (bits_of(T) == 8) {
-    __m256i total = _mm256_setzero_si256();
-    UNROLL for (int j = 0; j < 8; ++j) {
-      const __m256i moved = _mm256_sign_epi8(broadcast32(x + 4 * j), load256(w.bytes + 64 * j));
-      total = _mm256_add_epi32(total, widen(_mm256_maddubs_epi16(w.values[j], moved)));
+// Sums of N vectors' products for ROWS rows and both halves, in pairs of columns.
+template <int BEGIN, int END, int ROWS, class Values>
+INLINE void pairs(const Values& values, const int8_t* x, int64_t stride, __m256i (*sums)[2]) {
+  UNROLL for (int j = BEGIN; j < END; ++j) {
+    const __m256i low = values(j, 0), high = values(j, 1);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      const __m256i four = broadcast32(x + r * stride + 4 * j);
+      const __m256i a = _mm256_maddubs_epi16(low, four);
+      const __m256i b = _mm256_maddubs_epi16(high, four);
+      sums[r][0] = j == BEGIN ? a : _mm256_add_epi16(sums[r][0], a);
+      sums[r][1] = j == BEGIN ? b : _mm256_add_epi16(sums[r][1], b);
+      KEEP(sums[r][0]);
+      KEEP(sums[r][1]);
     }
-    return total;
-  } else if constexpr (bits_of(T) == 6) {
-    __m256i total = _mm256_madd_epi16(w.correction, broadcast32(sums));
-    UNROLL for (int j = 0; j < 4; ++j) {
-      const __m256i two = pairs_of<2>(w.values + 2 * j, x + 8 * j);
-      total = _mm256_add_epi32(total, _mm256_madd_epi16(two, w.subscale[j / 2]));
-    }
-    return total;
-  } else {
-    __m256i total = bits_of(T) == 5
-                        ? _mm256_add_epi32(widen(pairs_of<4>(w.values, x)),
-                                           widen(pairs_of<4>(w.values + 4, x + 16)))
-                        : widen(pairs_of<8>(w.values, x));
-    if constexpr (offset_of(T) != 0) {
-      const __m256i offset = _mm256_set1_epi16(-offset_of(T));
-      total = _mm256_add_epi32(total, _mm256_madd_epi16(broadcast32(sums), offset));
-    }
-    return total;
   }
 }
 
-constexpr int64_t kTile = 16;       // rows of activations that a group's values serve
-constexpr int64_t kAhead = 4096;    // bytes to fetch in advance
+// The integer dot products of a group's output rows with 32 columns of ROWS rows; for Q6_K those of
+// 16 columns times their scale, added up.
+template <Type T, int ROWS, class Values>
+INLINE void dots(const Values& values, const Scales<T>& w, const int8_t* x, int64_t stride, const int16_t* x_sums,
+                 __m256i (*out)[2]) {
+  constexpr int bits = bits_of(T);
+  const int64_t sums_stride = stride / 16;
+  if constexpr (bits == 8) {
+    UNROLL for (int r = 0; r < ROWS; ++r) out[r][0] = out[r][1] = _mm256_setzero_si256();
+    UNROLL for (int j = 0; j < 8; ++j) {
+      const __m256i low = values(j, 0), high = values(j, 1);
+      const __m256i abs_low = _mm256_abs_epi8(low), abs_high = _mm256_abs_epi8(high);
+      UNROLL for (int r = 0; r < ROWS; ++r) {
+        const __m256i four = broadcast32(x + r * stride + 4 * j);
+        const __m256i a = widen(_mm256_maddubs_epi16(abs_low, _mm256_sign_epi8(four, low)));
+        const __m256i b = widen(_mm256_maddubs_epi16(abs_high, _mm256_sign_epi8(four, high)));
+        out[r][0] = _mm256_add_epi32(out[r][0], a);
+        out[r][1] = _mm256_add_epi32(out[r][1], b);
+        KEEP(out[r][0]);
+        KEEP(out[r][1]);
+      }
+    }
+  } else if constexpr (bits == 6) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      const __m256i both = broadcast32(x_sums + r * sums_stride);
+      out[r][0] = _mm256_madd_epi16(both, w.correction[0]);
+      out[r][1] = _mm256_madd_epi16(both, w.correction[1]);
+    }
+    UNROLL for (int j = 0; j < 8; j += 2) {
+      const __m256i a0 = values(j, 0), a1 = values(j + 1, 0);
+      const __m256i b0 = values(j, 1), b1 = values(j + 1, 1);
+      UNROLL for (int r = 0; r < ROWS; ++r) {
+        const __m256i four = broadcast32(x + r * stride + 4 * j);
+        const __m256i next = broadcast32(x + r * stride + 4 * j + 4);
+        const __m256i a =
+            _mm256_add_epi16(_mm256_maddubs_epi16(a0, four), _mm256_maddubs_epi16(a1, next));
+        const __m256i b =
+            _mm256_add_epi16(_mm256_maddubs_epi16(b0, four), _mm256_maddubs_epi16(b1, next));
+        out[r][0] = _mm256_add_epi32(out[r][0], _mm256_madd_epi16(a, w.subscale[j / 4][0]));
+        out[r][1] = _mm256_add_epi32(out[r][1], _mm256_madd_epi16(b, w.subscale[j / 4][1]));
+        KEEP(out[r][0]);
+        KEEP(out[r][1]);
+      }
+    }
+  } else {
+    pairs<0, bits == 5 ? 4 : 8, ROWS>(values, x, stride, out);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
+      out[r][0] = widen(out[r][0]);
+      out[r][1] = widen(out[r][1]);
+    }
+    if constexpr (bits == 5) {
+      __m256i more[ROWS][2];
+      pairs<4, 8, ROWS>(values, x, stride, more);
+      UNROLL for (int r = 0; r < ROWS; ++r) {
+        out[r][0] = _mm256_add_epi32(out[r][0], widen(more[r][0]));
+        out[r][1] = _mm256_add_epi32(out[r][1], widen(more[r][1]));
+      }
+    }
+    if constexpr (offset_of(T) != 0) {
+      UNROLL for (int r = 0; r < ROWS; ++r) {
+        const __m256i offset = _mm256_set1_epi16(-offset_of(T));
+        const __m256i less = _mm256_madd_epi16(broadcast32(x_sums + r * sums_stride), offset);
+        out[r][0] = _mm256_add_epi32(out[r][0], less);
+        out[r][1] = _mm256_add_epi32(out[r][1], less);
+      }
+    }
+  }
+}
 
-template <Type T>
-INLINE void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int64_t first,
-                 int64_t rows, float (*sums)[PANEL]) {
-  const Layout& layout = weights.layout;
-  const int64_t cols = weights.cols;
-  const int64_t groups = cols / GROUP;
+// Where a group of the activations begins.
+struct Columns {
+  const int8_t* quants;
+  const float* scales;
+  const float* scaled_sums;
+  const int16_t* sums;
+  int64_t cols;
+
+  INLINE_MEMBER Columns(const Activations& x, int64_t row, int64_t g)
+      : quants(x.quants + row * x.cols + g * GROUP),
+        scales(x.scales + row * (x.cols / GROUP) + g),
+        scaled_sums(x.scaled_sums + row * (x.cols / GROUP) + g),
+        sums(x.sums + row * (x.cols / 16) + 2 * g),
+        cols(x.cols) {}
+
+  INLINE_MEMBER void skip(int64_t rows) {
+    quants += rows * cols;
+    scales += rows * (cols / GROUP);
+    scaled_sums += rows * (cols / GROUP);
+    sums += rows * (cols / 16);
+  }
+};
+
+template <Type T, int ROWS, class Values>
+INLINE void add_rows(const Values& values, const Scales<T>& w, const Columns& x, float (*sums)[PANEL]) {
+  __m256i dot[ROWS][2];
+  dots<T, ROWS>(values, w, x.quants, x.cols, x.sums, dot);
+  const int64_t groups = static_cast<int64_t>(static_cast<uint64_t>(x.cols) / GROUP);
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    const __m256 scale = _mm256_broadcast_ss(x.scales + r * groups);
+    UNROLL for (int h = 0; h < 2; ++h) {
+      const __m256 product = _mm256_cvtepi32_ps(dot[r][h]);
+      __m256 sum = _mm256_load_ps(sums[r] + 8 * h);
+      sum = _mm256_fmadd_ps(product, _mm256_mul_ps(w.scale[h], scale), sum);
+      if constexpr (has_minimum(T)) {
+        const __m256 scaled_sum = _mm256_broadcast_ss(x.scaled_sums + r * groups);
+        sum = is_k(T) ? _mm256_fnmadd_ps(w.minimum[h], scaled_sum, sum)
+                      : _mm256_fmadd_ps(w.minimum[h], scaled_sum, sum);
+      }
+      _mm256_store_ps(sums[r] + 8 * h, sum);
+    }
+  }
+}
+
+constexpr int64_t kTile = 32;     // rows of activations that a group's values serve
+constexpr int64_t kAhead = 4096;  // bytes to fetch in advance
+
+// FIRST rows, and `blocks` times 4 more.
+template <Type T, int FIRST, bool MORE>
+void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int64_t row,
+          int64_t blocks, float (*sums)[PANEL]) {
   constexpr int64_t step = group_bytes_of(T) + 64;  // some of the scales are fetched with each group
-  memset(sums, 0, static_cast<size_t>(rows) * sizeof sums[0]);
-  for (int64_t g = 0; g < groups; ++g) {
-    if (first == 0) {
+  memset(sums, 0, static_cast<size_t>(FIRST + 4 * blocks) * sizeof sums[0]);
+  for (int64_t g = 0; g < x.cols / GROUP; ++g) {
+    if (row == 0) {
       const char* ahead = reinterpret_cast<const char*>(panel) + g * step + kAhead;
       UNROLL for (int64_t i = 0; i < step; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
     }
-    for (int half = 0; half < 2; ++half) {
-      Half<T> w;
-      load_half<T>(panel, layout, g, half, w);
-      const int8_t* quants = x.quants + first * cols + g * GROUP;
-      const float* scales = x.scales + first * groups + g;
-      const float* scaled_sums = x.scaled_sums + first * groups + g;
-      const int16_t* row_sums = x.sums + first * groups * 2 + g * 2;
-      for (int64_t r = 0; r < rows; ++r) {
-        float* sum = sums[r] + 8 * half;
-        const __m256 product = _mm256_cvtepi32_ps(dot<T>(w, quants, row_sums));
-        const __m256 scale = _mm256_mul_ps(w.scale, _mm256_broadcast_ss(scales));
-        __m256 total = _mm256_fmadd_ps(product, scale, _mm256_load_ps(sum));
-        if constexpr (has_minimum(T)) {
-          total = _mm256_fmadd_ps(w.minimum, _mm256_broadcast_ss(scaled_sums), total);
-        }
-        _mm256_store_ps(sum, total);
-        quants += cols;
-        scales += groups;
-        scaled_sums += groups;
-        row_sums += 2 * groups;
+    Scales<T> w;
+    load_scales<T>(panel, weights.layout, g, w);
+    const uint8_t* group = panel + g * group_bytes_of(T);
+    Columns at(x, row, g);
+    if constexpr (!MORE) {
+      add_rows<T, FIRST>(Direct<T>{group}, w, at, sums);
+    } else {
+      __m256i values[8][2];
+      add_rows<T, FIRST>(Kept<T>{group, values}, w, at, sums);
+      at.skip(FIRST);
+      float(*to)[PANEL] = sums + FIRST;
+      for (int64_t block = 0; block < blocks; ++block) {
+        IN_MEMORY(values);
+        IN_MEMORY(w);
+        add_rows<T, 4>(Expanded{values}, w, at, to);
+        at.skip(4);
+        to += 4;
       }
     }
   }
@@ -235,12 +316,19 @@ INLINE void tile(const Packed& weights, const uint8_t* panel, const Activations&
 template <Type T>
 void matmul_quantised(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
                       float* out, int64_t stride) {
+  using Tile =
+      void (*)(const Packed&, const uint8_t*, const Activations&, int64_t, int64_t, float(*)[PANEL]);
+  static constexpr Tile tiles[2][4] = {
+      {tile<T, 1, false>, tile<T, 2, false>, tile<T, 3, false>, tile<T, 4, false>},
+      {tile<T, 1, true>, tile<T, 2, true>, tile<T, 3, true>, tile<T, 4, true>}};
   alignas(64) float sums[kTile][PANEL];
   for (int64_t p = begin; p < end; ++p) {
     const int64_t count = smaller(PANEL, weights.rows - p * PANEL);
     for (int64_t first = 0; first < x.rows; first += kTile) {
       const int64_t rows = smaller(kTile, x.rows - first);
-      tile<T>(weights, weights.panel(p), x, first, rows, sums);
+      const int64_t blocks = (rows - 1) / 4;
+      const Tile function = tiles[blocks > 0][rows - 1 - 4 * blocks];
+      function(weights, weights.panel(p), x, first, blocks, sums);
       for (int64_t r = 0; r < rows; ++r) {
         memcpy(out + (first + r) * stride + p * PANEL, sums[r],
                static_cast<size_t>(count) * sizeof(float));
@@ -335,11 +423,6 @@ INLINE float sum_of(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
-INLINE int32_t sum_of(__m256i v) {
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
-}
 
 // All bits in the lanes below n.
 INLINE __m256i lanes_below(int64_t n) {
