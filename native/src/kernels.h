@@ -40,7 +40,7 @@ struct Activations {
 using MatMul = void (*)(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
                         float* out, int64_t stride);
 
-/// 127 divided by less would overflow.
+/// Below it 127 / max would overflow.
 constexpr float kSmallestMaximum = 1e-36f;
 
 struct Kernels {
@@ -49,9 +49,9 @@ struct Kernels {
   MatMul (*matmul)(Type type);
 
   /// One row to signed bytes: scale = max |x| / 127 per 32 columns, rounded to nearest, ties to even.
-  /// `cols` is a multiple of 32. A group whose largest |x| is below `kSmallestMaximum` has scale 0 and
-  /// quants 0; one with a NaN or an infinity has scale NaN and quants 0, so that NaN reaches the output.
-  /// Every table gives the same bits: x * (127 / max), max / 127.
+  /// `cols` is a multiple of 32. A group of zeros has scale 0, and one whose largest |x| is below
+  /// `kSmallestMaximum` may. A group with a NaN or an infinity has quants 0, a scale that is one of
+  /// them and the scaled sum NaN, so that NaN reaches every output.
   void (*quantize)(const float* x, int64_t cols, int8_t* quants, float* scales, float* scaled_sums,
                    int16_t* sums);
 

@@ -48,7 +48,7 @@ namespace {
 
 constexpr int kTile = 8;              // rows of activations that share expanded weights
 constexpr int64_t kAhead = 4096;      // bytes by which weights are asked for before they are needed
-constexpr int64_t kBlock = 256 << 10; // bytes of weights that stay in cache while rows pass by
+constexpr int64_t kBlock = 256 << 10;  // bytes of weights that stay in cache while rows pass by
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -110,6 +110,9 @@ INLINE void store_lanes(float* p, int64_t n, __m512 v) {
 
 // ---- Formats -----------------------------------------------------------------------------------
 
+constexpr bool is_float(Type t) {
+  return t == Type::F32 || t == Type::F16 || t == Type::BF16;
+}
 constexpr bool is_k(Type t) { return t == Type::Q4_K || t == Type::Q5_K || t == Type::Q6_K; }
 constexpr bool has_minimum(Type t) {
   return t == Type::Q4_1 || t == Type::Q5_1 || t == Type::Q4_K || t == Type::Q5_K;
@@ -200,9 +203,8 @@ constexpr int64_t tile_bytes_of(Type t, int rows) {
   return rows * (GROUP + 4 + (has_two_scales(t) ? 8 : 4));
 }
 
-// Enough for 8 rows of 47,000 columns; wider matrices take fewer rows at a time. Pages that are not
-// touched cost nothing.
-constexpr int64_t kScratch = 2 << 20 >> 2;
+// Enough for 8 rows of 47,000 columns; wider matrices take fewer rows at a time.
+constexpr int64_t kScratch = 512 << 10;
 alignas(64) thread_local uint8_t scratch[kScratch];
 
 template <Type T, int M>
@@ -374,7 +376,7 @@ void multiply_tile_floats(const Packed& w, int64_t begin, int64_t end, const Act
 template <Type T, int M>
 void multiply_rows(const Packed& w, int64_t begin, int64_t end, const Activations& x, int64_t row,
                    float* out, int64_t stride) {
-  if constexpr (T == Type::F32 || T == Type::F16 || T == Type::BF16) {
+  if constexpr (is_float(T)) {
     multiply_tile_floats<T, M>(w, begin, end, x, row, out, stride);
   } else {
     multiply_tile<T, M>(w, begin, end, x, row, out, stride);
@@ -386,10 +388,11 @@ void multiply_rows(const Packed& w, int64_t begin, int64_t end, const Activation
 template <Type T>
 void matmul_of(const Packed& w, int64_t begin, int64_t end, const Activations& x, float* out,
                int64_t stride) {
-  const int64_t row_of_tile = w.cols / GROUP * tile_bytes_of(T, 1);
-  const int64_t most = x.values != nullptr && x.quants == nullptr
-                           ? kTile
-                           : smaller(kTile, kScratch / (row_of_tile > 0 ? row_of_tile : 1));
+  int64_t most = kTile;
+  if constexpr (!is_float(T)) {
+    most = smaller(most, kScratch / (w.cols / GROUP * tile_bytes_of(T, 1)));
+    if (most == 0) return portable_kernels()->matmul(T)(w, begin, end, x, out, stride);
+  }
   const int64_t tiles = (x.rows + most - 1) / most;
   const int64_t panels = kBlock / w.layout.panel_bytes > 0 ? kBlock / w.layout.panel_bytes : 1;
   const int64_t step = tiles > 1 ? panels : end - begin;
