@@ -5,9 +5,10 @@
         --target qwen2.5-coder-1.5b --draft qwen2.5-coder-0.5b
 
 OpenVINO reads the GGUF file itself, in an environment of its own: plain, with its prompt lookup,
-and with a draft model. A mode that it cannot load is part of the result, with its own words. Every
-mode is a process that waits while another computes. Compared is the time of decoding without the
-prompt's reading, of OpenVINO from its first token on.
+and with a draft model, which it saves in its own format first where it refuses the file. A mode
+that it cannot load is part of the result, with its own words. Every mode is a process that waits
+while another computes. Compared is the time of decoding without the prompt's reading, of OpenVINO
+from its first token on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -42,7 +44,8 @@ class Worker:
 
     def __init__(self, python: Path, settings: Mapping[str, Any]) -> None:
         self.name = str(settings["mode"])
-        self._paths = [Path(settings[role]) for role in ("target", "draft") if settings[role]]
+        files = (settings["target"], settings["draft"])
+        self._folders = [Path(file).parent for file in files if file is not None]
         self._process = subprocess.Popen(
             # Isolated, so that the folder of this script does not hide the library openvino.
             [str(python), "-I", str(WORKER)],
@@ -52,7 +55,8 @@ class Worker:
             text=True,
         )
         try:
-            self.load_seconds = self._ask(settings, "ready")["ready"]
+            told = self._ask(settings, "ready")
+            self.notes = {"load_seconds": told.pop("ready"), **self._without_folders(told)}
         except BaseException:
             self.close()
             raise
@@ -89,15 +93,20 @@ class Worker:
             line = ""
         answer = json.loads(line) if line else {"error": "the process ended"}
         if not set(needed) <= set(answer):
-            why = str(answer.get("error", answer))
-            for path in self._paths:
-                why = why.replace(f"{path.parent}/", "")
+            found = self._without_folders({"why": str(answer.get("error", answer))})
             raise PeerFailed(
                 f"OpenVINO failed in the mode {self.name}",
-                why=why.strip(),
+                why=found["why"],
                 remedy="leave the mode out of --peer-modes, or install another openvino-genai",
             )
         return answer
+
+    def _without_folders(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """What OpenVINO said, without where this machine keeps its models."""
+        found = dict(texts)
+        for folder in self._folders:
+            found = {key: text.replace(f"{folder}/", "").strip() for key, text in found.items()}
+        return found
 
 
 def versions(python: Path) -> dict[str, str]:
@@ -167,6 +176,7 @@ def speed(given: argparse.Namespace) -> dict[str, Any]:
         "eos": sorted(parts.target.eos),
     }
     with ExitStack() as stack:
+        settings["scratch"] = stack.enter_context(TemporaryDirectory())
         peer_names = parse_peer_modes(given.peer_modes, draft is not None)
         workers, absent = start(stack, given.python, peer_names, settings)
         result = compete(
@@ -176,7 +186,7 @@ def speed(given: argparse.Namespace) -> dict[str, Any]:
             system="OpenVINO", clock="decode", scorer=parts.target, tell=show,
         )  # fmt: skip
     for worker in workers:
-        result["peers"][worker.name]["load_seconds"] = worker.load_seconds
+        result["peers"][worker.name].update(worker.notes)
     asked = ("target", "draft", "raw", "max_tokens", "draft_length", "lookup_tokens")
     return {
         **{name: getattr(given, name) for name in asked},

@@ -1,19 +1,20 @@
 """One mode of OpenVINO GenAI, run by the interpreter of the environment that has it.
 
 `openvino.py` starts it and speaks with it in JSON lines: first the settings, answered with
-`{"ready": seconds}`; then one request a line, answered with ids and seconds. What goes wrong is
-answered as `{"error": text}`. Nothing of draftproof is imported.
+`{"ready": seconds, ...}`; then one request a line, answered with ids and seconds. What goes wrong
+is answered as `{"error": text}`. Nothing of draftproof is imported.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from time import perf_counter
 from typing import Any
 
 
-def load(settings: dict[str, Any]) -> tuple[Any, Any]:
+def load(settings: dict[str, Any], notes: dict[str, Any]) -> tuple[Any, Any]:
     """The pipeline and the settings of its generations, or an exception of OpenVINO's."""
     import openvino_genai as genai
 
@@ -26,12 +27,28 @@ def load(settings: dict[str, Any]) -> tuple[Any, Any]:
         config.num_assistant_tokens = settings["lookup_tokens"]
         config.max_ngram_size = settings["ngram"]
     if settings["mode"] == "draft":
-        more["draft_model"] = genai.draft_model(settings["draft"], "CPU", **threads)
+        more["draft_model"] = draft_model(genai, settings, threads, notes)
         config.num_assistant_tokens = settings["draft_length"]
     if settings["eos"]:
         config.eos_token_id = settings["eos"][0]
         config.stop_token_ids = set(settings["eos"])
     return genai.LLMPipeline(settings["target"], "CPU", **more), config
+
+
+def draft_model(
+    genai: Any, settings: dict[str, Any], threads: dict[str, Any], notes: dict[str, Any]
+) -> Any:
+    """The draft from its GGUF file; where that is refused, from what OpenVINO saves of the file.
+
+    OpenVINO saves a model beside the file it loads, so that it is given a copy.
+    """
+    try:
+        return genai.draft_model(settings["draft"], "CPU", **threads)
+    except RuntimeError as error:
+        notes["gguf_draft_refused"] = str(error)
+    copy = shutil.copy(settings["draft"], settings["scratch"])
+    genai.LLMPipeline(copy, "CPU", enable_save_ov_model=True)
+    return genai.draft_model(settings["scratch"], "CPU", **threads)
 
 
 def complete(pipeline: Any, config: Any, prompt: list[int], max_tokens: int) -> dict[str, Any]:
@@ -57,8 +74,9 @@ def main() -> None:
         try:
             if made is None:
                 started = perf_counter()
-                made = load(asked)
-                answer = {"ready": perf_counter() - started}
+                notes: dict[str, Any] = {}
+                made = load(asked, notes)
+                answer = {"ready": perf_counter() - started, **notes}
             else:
                 answer = complete(*made, asked["prompt"], asked["max_tokens"])
         except Exception as error:  # whatever it is, it is the finding

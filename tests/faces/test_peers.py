@@ -392,7 +392,7 @@ def test_a_plain_mode_of_openvino_that_does_not_load_is_an_error(
 
 
 class FakeGenai(ModuleType):
-    """As much of OpenVINO GenAI as the worker uses; its draft models do not load."""
+    """As much of OpenVINO GenAI as the worker uses; its draft models load from folders alone."""
 
     class GenerationConfig:
         pass
@@ -400,6 +400,8 @@ class FakeGenai(ModuleType):
     class LLMPipeline:
         def __init__(self, path: str, device: str, **properties: Any) -> None:
             self.properties = properties
+            if properties.get("enable_save_ov_model"):
+                Path(path).with_name("openvino_model.xml").touch()
 
         def generate(self, ids: Any, config: Any) -> Any:
             print("chatter")  # not among the answers
@@ -408,15 +410,20 @@ class FakeGenai(ModuleType):
             return SimpleNamespace(tokens=[tokens], perf_metrics=first)
 
     @staticmethod
-    def draft_model(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no openvino_model.xml")
+    def draft_model(path: str, device: str, **_: Any) -> None:
+        if not Path(path, "openvino_model.xml").exists():
+            raise RuntimeError("no openvino_model.xml")
 
 
-def test_the_worker_answers_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_answers_line_by_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "openvino_genai", FakeGenai("openvino_genai"))
     monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=lambda array: array))
     worker = script("openvino_worker")
-    settings = {"target": "t", "draft": "d", "threads": 2, "eos": [3]}
+    draft, scratch = tmp_path / "d.gguf", tmp_path / "scratch"
+    draft.touch()
+    scratch.mkdir()
+    settings = {"target": "t", "draft": str(draft), "threads": 2, "eos": [3]}
+    settings["scratch"] = str(scratch)
     settings |= {"draft_length": 3, "lookup_tokens": 5, "ngram": 3}
     request = {"prompt": [7, 8], "max_tokens": 4}
 
@@ -433,7 +440,12 @@ def test_the_worker_answers_line_by_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert answer["first"] == 0.25
     assert wrong["error"] == "KeyError: 'prompt'"
     assert answers("plain")[1]["ids"] == [7, 8, 4, 1]
-    assert answers("draft") == [{"error": "RuntimeError: no openvino_model.xml"}]
+    drafted = answers("draft")
+    assert drafted[0]["gguf_draft_refused"] == "no openvino_model.xml"
+    assert drafted[1]["ids"] == [7, 8, 4, 2]  # threads and the draft
+    draft.unlink()
+    (lost,) = answers("draft")
+    assert "d.gguf" in lost["error"]
 
 
 # --- what is reported
