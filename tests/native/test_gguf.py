@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from gguf_bytes import (
+    ARRAY,
+    BOOL,
+    F32,
+    STRING,
+    U8,
+    U32,
+    U64,
+    array,
+    build,
+    entry,
+    number,
+    pair,
+    text,
+)
 
 from draftproof.backends.cpu.gguf import GgufFile, open_gguf, reading
 from draftproof.catalog import resolve
@@ -20,52 +35,14 @@ native: Any = pytest.importorskip(
     "draftproof._native", reason="the CPU engine was not built", exc_type=ImportError
 )
 
-U8, U32, F32, BOOL, STRING, ARRAY, U64 = 0, 4, 6, 7, 8, 9, 10
 BF16_CODE, Q8_CODE, UNKNOWN_CODE = 30, 8, 77
 READ = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
-
-
-def text(value: str | bytes) -> bytes:
-    data = value.encode() if isinstance(value, str) else value
-    return struct.pack("<Q", len(data)) + data
-
-
-def pair(key: str | bytes, kind: int, value: bytes) -> bytes:
-    return text(key) + struct.pack("<I", kind) + value
-
-
-def array(kind: int, elements: Sequence[bytes], count: int | None = None) -> bytes:
-    return struct.pack("<IQ", kind, len(elements) if count is None else count) + b"".join(elements)
-
-
-def entry(name: str, shape: Sequence[int], kind: int = 0, offset: int = 0) -> bytes:
-    dimensions = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-    return text(name) + dimensions + struct.pack("<IQ", kind, offset)
-
-
-def build(
-    pairs: Sequence[bytes] = (),
-    tensors: Sequence[bytes] = (),
-    data: int = 0,
-    *,
-    version: int = 3,
-    counts: tuple[int, int] | None = None,
-) -> bytes:
-    """A file with so many bytes of data, aligned to 32 bytes."""
-    tensor_count, pair_count = counts or (len(tensors), len(pairs))
-    header = b"GGUF" + struct.pack("<IQQ", version, tensor_count, pair_count)
-    header += b"".join(pairs) + b"".join(tensors)
-    return header + bytes(-len(header) % 32 + data)
 
 
 def write(folder: Path, data: bytes) -> Path:
     path = folder / "made.gguf"
     path.write_bytes(data)
     return path
-
-
-def number(code: str, value: Any) -> bytes:
-    return struct.pack("<" + code, value)
 
 
 # --- what is read

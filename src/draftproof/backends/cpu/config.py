@@ -21,7 +21,7 @@ TRAITS: Mapping[str, Mapping[str, bool]] = {
 }
 ARCHITECTURES = tuple(TRAITS)
 
-# Keys that change what a model computes and are not implemented, and the values that change nothing.
+# Keys that are not implemented, and the values at which they change nothing.
 UNSUPPORTED = {
     "expert_count": 0,
     "attn_logit_softcapping": 0.0,
@@ -33,6 +33,11 @@ UNSUPPORTED = {
     "embedding_scale": 1.0,
     "attention.causal": True,
 }
+LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+# More than any model has; what a damaged file claims must not become memory.
+MOST_LAYERS = 2**12
+MOST_PER_HEAD = 2**14
+
 GEMMA_PATTERN = 6  # every sixth layer attends to everything
 GEMMA_LOCAL_BASE = 10000.0
 GEMMA_27B_LAYERS = (
@@ -99,17 +104,18 @@ class Metadata:
         """The architecture's value of `key`."""
         return self._values.get(f"{self.architecture}.{key}", default)
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive whole number.
+    def count(self, key: str, default: int | None = None, limit: int = 2**31) -> int:
+        """A positive whole number below `limit`.
 
         Raises:
             ModelCorrupt: It is missing, or something else.
             UnsupportedModel: It differs between layers.
         """
         value = self.get(key, default)
-        if isinstance(value, (np.ndarray, list, tuple)) and len(set(map(int, value))) == 1:
-            value = int(value[0])
-        if isinstance(value, (np.ndarray, list, tuple)):
+        whole = _whole_numbers(value)
+        if len(whole) == 1:
+            value = whole.pop()
+        elif whole:
             raise UnsupportedModel(
                 f"{self.name}: {key} differs between layers",
                 why="the CPU engine's layers are all alike",
@@ -117,12 +123,12 @@ class Metadata:
             )
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise self.corrupt(key, f"is {'missing' if value is None else repr(value)}")
-        if not 0 < value < 2**31:
+        if not 0 < value < limit:
             raise self.corrupt(key, f"is {value}")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite positive number.
+        """A positive number that a float32 can hold.
 
         Raises:
             ModelCorrupt: It is missing, or something else.
@@ -130,9 +136,30 @@ class Metadata:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
             raise self.corrupt(key, f"is {'missing' if value is None else repr(value)}")
-        if not (math.isfinite(value) and value > 0):
+        if not LEAST <= value <= MOST:
             raise self.corrupt(key, f"is {value}")
         return float(value)
+
+    def number_if_set(self, key: str) -> float | None:
+        """A number as above; None where there is none, or it is 0, which stands for that.
+
+        Raises:
+            ModelCorrupt: It is something else.
+        """
+        value = self.get(key)
+        return None if value is None or _is_equal(value, 0) else self.number(key)
+
+
+def _whole_numbers(values: Any) -> set[int]:
+    """The different numbers in an array of whole numbers; empty for anything else."""
+    if not isinstance(values, (np.ndarray, list, tuple)):
+        return set()
+    wrong = any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) for v in values)
+    return set() if wrong else {int(v) for v in values}
+
+
+def _is_equal(value: Any, number: float) -> bool:
+    return isinstance(value, (int, float)) and value == number
 
 
 def require_architecture(values: Mapping[str, Any], name: str) -> Metadata:
@@ -151,7 +178,7 @@ def require_architecture(values: Mapping[str, Any], name: str) -> Metadata:
         )
     for key, harmless in UNSUPPORTED.items():
         value = metadata.get(key, harmless)
-        if value != harmless:
+        if not _is_equal(value, harmless):
             raise UnsupportedModel(
                 f"{name} has {metadata.architecture}.{key} = {value}",
                 why="the CPU engine does not implement it, and the model would be another without",
@@ -182,7 +209,7 @@ def read_config(
     metadata = require_architecture(values, name)
     hidden, heads = metadata.count("embedding_length"), metadata.count("attention.head_count")
     kv_heads = metadata.count("attention.head_count_kv", heads)
-    head_dim = metadata.count("attention.key_length", hidden // heads or None)
+    head_dim = metadata.count("attention.key_length", hidden // heads or None, MOST_PER_HEAD)
     if metadata.count("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModel(
             f"{name} has keys and values of different sizes",
@@ -196,7 +223,7 @@ def read_config(
         raise metadata.corrupt("rope.dimension_count", f"is {rotary}, of a head's {head_dim}")
     if rope_factors is not None and rope_factors.shape != (rotary // 2,):
         raise metadata.corrupt("rope_freqs.weight", f"has {rope_factors.size} factors")
-    layers = metadata.count("block_count")
+    layers = metadata.count("block_count", limit=MOST_LAYERS)
     windows = _windows(metadata, layers)
     gemma = metadata.architecture == "gemma3"
     ropes = [_rope(metadata, rotary, metadata.number("rope.freq_base", 10000.0), rope_factors)]
@@ -204,7 +231,7 @@ def read_config(
         local = metadata.number("rope.freq_base_swa", GEMMA_LOCAL_BASE)
         ropes.append(Rope(_frequencies(rotary, local)))
     width = hidden // heads if gemma and layers == GEMMA_27B_LAYERS else head_dim
-    scale = metadata.get("attention.scale") or 1 / math.sqrt(width)
+    scale = metadata.number_if_set("attention.scale") or 1 / math.sqrt(width)
     traits = TRAITS[metadata.architecture]
     return CpuConfig(
         architecture=metadata.architecture,
@@ -217,7 +244,7 @@ def read_config(
             "feed_forward": metadata.count("feed_forward_length"),
             "vocab": vocab_size,
             "norm_epsilon": metadata.number("attention.layer_norm_rms_epsilon"),
-            "attention_scale": float(scale),
+            "attention_scale": scale,
             "embedding_scale": math.sqrt(hidden) if gemma else 1.0,
             "interleaved": metadata.architecture == "llama"
             and not values.get("draftproof.rope.halves", False),
@@ -233,7 +260,7 @@ def read_config(
 
 def _windows(metadata: Metadata, layers: int) -> Sequence[int]:
     """How many positions each layer attends to, its own included; 0 for all."""
-    if not metadata.get("attention.sliding_window"):
+    if metadata.number_if_set("attention.sliding_window") is None:
         return [0] * layers
     window = metadata.count("attention.sliding_window")
     default = GEMMA_PATTERN if metadata.architecture == "gemma3" else None
@@ -244,6 +271,8 @@ def _windows(metadata: Metadata, layers: int) -> Sequence[int]:
         if pattern < 1:
             raise metadata.corrupt("attention.sliding_window_pattern", f"is {pattern}")
         return [0 if (i + 1) % pattern == 0 else window for i in range(layers)]
+    if not isinstance(pattern, (np.ndarray, list, tuple)):
+        raise metadata.corrupt("attention.sliding_window_pattern", f"is {pattern!r}")
     if len(pattern) != layers:
         raise metadata.corrupt("attention.sliding_window_pattern", f"names {len(pattern)} layers")
     return [window if windowed else 0 for windowed in pattern]
@@ -264,13 +293,19 @@ def _rope(
     """
     plain = _frequencies(rotary, base)
     kind = metadata.get("rope.scaling.type", "none")
-    factor = metadata.get("rope.scaling.factor") or metadata.get("rope.scale_linear") or 1.0
+    if not isinstance(kind, str):
+        raise metadata.corrupt("rope.scaling.type", f"is {kind!r}")
+    factor = (
+        metadata.number_if_set("rope.scaling.factor")
+        or metadata.number_if_set("rope.scale_linear")
+        or 1.0
+    )
     if kind == "none" and metadata.get("rope.scale_linear") is None:
         return Rope(plain if factors is None else (plain / factors).astype(np.float32))
     if kind in ("linear", "none"):
         return Rope((plain / np.float32(factor)).astype(np.float32))
     if kind == "yarn":
-        return _yarn(metadata, plain, rotary, base, float(factor))
+        return _yarn(metadata, plain, rotary, base, factor)
     raise UnsupportedModel(
         f"{metadata.name} scales its rotary embedding by {kind!r}",
         why="the CPU engine knows none, linear, yarn and Llama 3's factors",
@@ -287,6 +322,8 @@ def _yarn(
 ) -> Rope:
     """YaRN (Peng et al., 2023, section 3.2): slow pairs are interpolated, fast ones are not."""
     original = metadata.count("rope.scaling.original_context_length")
+    if base <= 1:
+        raise metadata.corrupt("rope.freq_base", f"is {base}, and no pair is slower than another")
 
     def pair_that_turns(times: float) -> float:
         """The pair that makes so many turns within the original context."""
@@ -298,6 +335,6 @@ def _yarn(
     )
     ramp = np.clip((np.arange(rotary // 2) - low) / max(high - low, 1e-3), 0, 1).astype(np.float32)
     frequencies = plain / np.float32(factor) * ramp + plain * (1 - ramp)
-    attention = metadata.get("rope.scaling.attn_factor") or 1.0
-    scale = float(attention) * (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+    attention = metadata.number_if_set("rope.scaling.attn_factor") or 1.0
+    scale = attention * (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
     return Rope(frequencies.astype(np.float32), scale)

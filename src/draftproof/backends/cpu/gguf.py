@@ -16,6 +16,23 @@ from draftproof.backends.weights import corrupt
 from draftproof.core import Shaped
 from draftproof.errors import ModelNotFound, OutOfMemory, UnsupportedModel
 
+# What the values that everything relies on must be, where they are there at all. An array's first
+# element stands for all: they are of one type.
+TOKENIZER = "tokenizer.ggml."
+EXPECTED: Mapping[str, tuple[str, ...]] = {
+    "a string": (
+        "general.architecture",
+        f"{TOKENIZER}model",
+        f"{TOKENIZER}pre",
+        "tokenizer.chat_template",
+    ),
+    "an array of strings": (f"{TOKENIZER}tokens", f"{TOKENIZER}merges"),
+    "an array of numbers": (f"{TOKENIZER}token_type", f"{TOKENIZER}scores"),
+    "a whole number": tuple(
+        f"{TOKENIZER}{name}_token_id" for name in ("bos", "eos", "eot", "eom", "unknown", "padding")
+    ),
+}
+
 
 @runtime_checkable
 class GgufFile(Protocol):
@@ -62,7 +79,8 @@ def open_gguf(path: str | Path) -> GgufFile:
     Raises:
         MissingExtra: The engine was not built.
         ModelNotFound: There is no such file, or it cannot be opened.
-        ModelCorrupt: It is damaged.
+        ModelCorrupt: It is damaged, or a value that tells the model or its tokenizer is of a wrong
+            type.
         UnsupportedModel: It is of a version, or for machines, that are not read.
         OutOfMemory: There is no room to map it.
     """
@@ -70,7 +88,22 @@ def open_gguf(path: str | Path) -> GgufFile:
     native = require_native()
     with reading(path):
         file: GgufFile = native.Gguf(path)
+    for kind, keys in EXPECTED.items():
+        for key in keys:
+            if key in file.metadata and not _is(kind, file.metadata[key]):
+                raise corrupt(path, f"the value of {key} is not {kind}")
     return file
+
+
+def _is(kind: str, value: Any) -> bool:
+    match kind:
+        case "a string":
+            return isinstance(value, str)
+        case "an array of strings":
+            return isinstance(value, list) and (not value or isinstance(value[0], str))
+        case "an array of numbers":
+            return isinstance(value, np.ndarray) and value.dtype.kind in "iuf"
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @contextmanager
