@@ -261,7 +261,7 @@ def _check(
     if quantize is not None and (quantize not in ("8", "4") or not path.is_dir()):
         raise InvalidSetting(
             f"cannot quantise {path.name} to {quantize} bits",
-            why="the weights of a folder can be quantised to 8 or 4 bits as they are read; those of "
+            why="a folder's weights can be quantised to 8 or 4 bits as they are read; those of "
             "a GGUF file are kept as they are",
             remedy="leave the option out, or name a folder",
         )

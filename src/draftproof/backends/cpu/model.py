@@ -132,7 +132,7 @@ class CpuSession:
     @property
     def length(self) -> int:
         """Tokens in the cache."""
-        return int(self.sequence.length)
+        return 0 if self._sequence is None else int(self._sequence.length)
 
     @property
     def sequence(self) -> Any:
@@ -168,7 +168,7 @@ class CpuSession:
             self._model.name,
             tokens,
             keep,
-            length=self.length,
+            length=int(self.sequence.length),
             rows=self._model.vocab_size,
             context_length=self._model.context_length,
         )
