@@ -6,6 +6,7 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+
 def kernels() -> list:
     """Names of the kernels that run here, fastest first."""
 
@@ -14,127 +15,57 @@ TYPES: dict = ...
 class Matrix:
     """A matrix in the layout that the kernels read."""
 
-    def __init__(
-        self,
-        type: str,
-        rows: int,
-        cols: int,
-        source: Annotated[NDArray[numpy.uint8], dict(order="C", device="cpu", writable=False)],
-    ) -> None:
+    def __init__(self, type: str, rows: int, cols: int, source: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)]) -> None:
         """Pack the bytes of a file's tensor. Raises ValueError."""
 
     @property
     def type(self) -> str: ...
+
     @property
     def rows(self) -> int: ...
+
     @property
     def cols(self) -> int: ...
+
     @property
     def panels(self) -> int: ...
+
     @property
     def bytes(self) -> int: ...
+
     def row(self, index: int) -> NDArray[numpy.float32]:
         """One row as float32 [cols]."""
 
-    def matmul(
-        self,
-        x: Annotated[
-            NDArray[numpy.float32],
-            dict(shape=(None, None), order="C", device="cpu", writable=False),
-        ],
-        kernels: str,
-        begin: int = 0,
-        end: int | None = None,
-    ) -> NDArray[numpy.float32]:
+    def matmul(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], kernels: str, begin: int = 0, end: int | None = None) -> NDArray[numpy.float32]:
         """
         x [n, cols] to [n, rows]; zeros where the panels begin..end do not reach.
         """
 
-def quantize(
-    kernels: str,
-    x: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> tuple:
+def quantize(kernels: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
     """One row to (quants, scales, scaled sums, sums)."""
 
-def rms_norm(
-    kernels: str,
-    x: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    weight: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    epsilon: float,
-) -> NDArray[numpy.float32]: ...
-def silu_mul(
-    kernels: str,
-    gate: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    up: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> NDArray[numpy.float32]: ...
-def gelu_mul(
-    kernels: str,
-    gate: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    up: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> NDArray[numpy.float32]: ...
-def attention_scores(
-    kernels: str,
-    query: Annotated[
-        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-    keys: Annotated[
-        NDArray[numpy.uint16], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-) -> NDArray[numpy.float32]:
+def rms_norm(kernels: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], epsilon: float) -> NDArray[numpy.float32]: ...
+
+def silu_mul(kernels: str, gate: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
+
+def gelu_mul(kernels: str, gate: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
+
+def attention_scores(kernels: str, query: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]:
     """query [heads, dim] and fp16 bits of keys [dim, 16] to [heads, 16]."""
 
-def softmax(
-    kernels: str,
-    scores: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> tuple:
+def softmax(kernels: str, scores: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
     """
     (exp(score - max), padded with zeros to a multiple of 16, and their sum).
     """
 
-def attention_values(
-    kernels: str,
-    weights: Annotated[
-        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-    values: Annotated[
-        NDArray[numpy.uint16], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-    out: Annotated[
-        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-) -> NDArray[numpy.float32]:
+def attention_values(kernels: str, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]:
     """
     out plus weights [heads, positions] times fp16 bits of values [positions, dim].
     """
 
-def to_half(
-    kernels: str,
-    x: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> NDArray[numpy.uint16]: ...
-def from_half(
-    kernels: str,
-    x: Annotated[
-        NDArray[numpy.uint16], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> NDArray[numpy.float32]: ...
+def to_half(kernels: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.uint16]: ...
+
+def from_half(kernels: str, x: Annotated[NDArray[numpy.uint16], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
 
 TENSOR_TYPES: tuple = ...
 
@@ -152,6 +83,7 @@ class Gguf:
     """
 
     def __init__(self, path: object) -> None: ...
+
     @property
     def metadata(self) -> object:
         """
@@ -178,9 +110,7 @@ class Gguf:
     def data_offset(self) -> int:
         """Where the tensors' data begin, in bytes."""
 
-    def tensor(
-        self, name: str
-    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+    def tensor(self, name: str) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
         """
         The bytes of a tensor as they are in the file, uint8, read-only and not copied.
 
@@ -217,82 +147,45 @@ class Sequence:
 class Model:
     """A decoder of the Llama family."""
 
-    def __init__(
-        self,
-        *,
-        hidden: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        feed_forward: int,
-        vocab: int,
-        norm_epsilon: float,
-        attention_scale: float,
-        embedding_scale: float,
-        gelu: bool,
-        interleaved: bool,
-        qkv_bias: bool,
-        qk_norm: bool,
-        post_norms: bool,
-        ropes: _Sequence[tuple[_Sequence[float], float]],
-        layers: _Sequence[tuple[int, int]],
-        threads: int,
-        kernels: str | None,
-        cache_bytes: int,
-    ) -> None: ...
-    def set(
-        self,
-        name: str,
-        type: str,
-        rows: int,
-        cols: int,
-        source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", writable=False)],
-    ) -> bool:
+    def __init__(self, *, hidden: int, heads: int, kv_heads: int, head_dim: int, feed_forward: int, vocab: int, norm_epsilon: float, attention_scale: float, embedding_scale: float, gelu: bool, interleaved: bool, qkv_bias: bool, qk_norm: bool, post_norms: bool, ropes: _Sequence[tuple[_Sequence[float], float]], layers: _Sequence[tuple[int, int]], threads: int, kernels: str | None, cache_bytes: int) -> None: ...
+
+    def set(self, name: str, type: str, rows: int, cols: int, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)]) -> bool:
         """
         Take a tensor by its GGUF name; False where no part of the model has that name.
         """
 
     def set_from_file(self, file: Gguf, name: str) -> bool: ...
+
     def finish(self) -> None:
         """Check that every tensor is there."""
 
     def open(self) -> Sequence:
         """A new sequence."""
 
-    def score(
-        self,
-        sequences: _Sequence[Sequence],
-        owners: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        tokens: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        parents: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        keep: Annotated[
-            NDArray[numpy.bool_], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-    ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    def score(self, sequences: _Sequence[Sequence], owners: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keep: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """
         Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of the rows in `keep`, float32 [kept, vocab].
         """
 
     @property
     def kernels(self) -> str: ...
+
     @property
     def threads(self) -> int: ...
+
     @property
     def weight_bytes(self) -> int: ...
+
     @property
     def pass_bytes(self) -> int:
         """Bytes of weights that a small pass reads."""
 
     @property
     def page_bytes(self) -> int: ...
+
     @property
     def cache_limit(self) -> int: ...
+
     @property
     def cache_used(self) -> int: ...
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from draftproof.errors import MissingExtra
 from draftproof.ports import Model, Reporting
 
 FIELDS = ("backend", "device", "dtype", "kernels", "threads")
@@ -33,3 +35,26 @@ def model_info(model: Model) -> dict[str, object]:
     """What runs a model, where and how; None for what it does not say."""
     told = model.info() if isinstance(model, Reporting) else {"backend": type(model).__name__}
     return {**dict.fromkeys(FIELDS), **told}
+
+
+def engines() -> list[str]:
+    """What models run on here, a line for each backend; PyTorch is not imported for it."""
+    try:
+        torch = f"PyTorch: {version('torch')}"
+    except PackageNotFoundError:
+        torch = "PyTorch: not installed; pip install 'draftproof[torch]'"
+    return [_cpu_engine(), torch]
+
+
+def _cpu_engine() -> str:
+    from draftproof.backends.cpu.load import cores
+    from draftproof.backends.cpu.native import require_native
+
+    try:
+        kernels = require_native().kernels()[0]
+    except MissingExtra as error:
+        return f"CPU engine: none; {error.what}; {error.remedy}"
+    slow = ", as the processor has no instructions that faster ones are written for"
+    return (
+        f"CPU engine: {kernels} kernels{slow if kernels == 'portable' else ''}; threads: {cores()}"
+    )

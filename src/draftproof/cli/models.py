@@ -102,6 +102,8 @@ def models(context: click.Context, as_json: bool) -> None:
         if as_json:
             raise click.UsageError("--json belongs to the list: `draftproof models --json`")
         return
+    from draftproof.backends.info import engines
+
     catalog = Catalog()
     listed = catalog.list()
     if as_json:
@@ -113,6 +115,8 @@ def models(context: click.Context, as_json: bool) -> None:
         f"cache: {catalog.root}\n"
         "Any org/name or org/name:file.gguf of the Hugging Face hub, and any path, works too."
     )
+    for line in engines():
+        click.echo(line)
 
 
 @models.command()
