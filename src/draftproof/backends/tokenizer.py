@@ -39,12 +39,7 @@ class TransformersTokenizer:
             InvalidInput: The template refuses the messages.
         """
         if not self.tokenizer.chat_template:
-            raise UnsupportedModel(
-                f"the tokenizer of {self.tokenizer.name_or_path or 'this model'} has no chat "
-                "template",
-                why="nothing says how the model wants a conversation written",
-                remedy="pass plain text instead, or use a model that was tuned for chat",
-            )
+            raise no_chat_template(self.tokenizer.name_or_path or "this model")
         from jinja2 import TemplateError
 
         try:
@@ -55,11 +50,7 @@ class TransformersTokenizer:
                 return_dict=False,
             )
         except TemplateError as error:
-            raise InvalidInput(
-                "the model's chat template refuses the messages",
-                why=str(error),
-                remedy="change the roles or their order",
-            ) from error
+            raise refused_by_template(error) from error
         return tuple(ids)
 
     @cached_property
@@ -70,3 +61,21 @@ class TransformersTokenizer:
     @cached_property
     def _ids(self) -> frozenset[int]:
         return frozenset(self.vocabulary.values())
+
+
+def no_chat_template(name: str) -> UnsupportedModel:
+    """The error where a conversation goes to a model without a chat template."""
+    return UnsupportedModel(
+        f"the tokenizer of {name} has no chat template",
+        why="nothing says how the model wants a conversation written",
+        remedy="pass plain text instead, or use a model that was tuned for chat",
+    )
+
+
+def refused_by_template(error: Exception) -> InvalidInput:
+    """The error where a chat template does not go with the messages."""
+    return InvalidInput(
+        "the model's chat template refuses the messages",
+        why=str(error),
+        remedy="change the roles or their order",
+    )

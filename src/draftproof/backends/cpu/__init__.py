@@ -1,0 +1,1 @@
+"""The CPU engine: GGUF files and their tokenizers, without PyTorch."""
