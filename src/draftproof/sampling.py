@@ -36,8 +36,8 @@ GROUP = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How the target's logits become a law. The defaults leave the argmax.
+class Shaping:
+    """The settings that shape a law, whatever the vocabulary. The defaults leave the argmax.
 
     Args:
         temperature: Divides the logits; 0 is the argmax (the lowest id among ties).
@@ -50,7 +50,6 @@ class Sampling:
         frequency_penalty: Taken off the logit once per occurrence in the output, likewise.
         logit_bias: Added to the logits, by token id. A finite bias leaves the token possible, if
             barely; -inf bans it.
-        banned: Token sequences that must not be completed; a single token is a sequence of one.
 
     Raises:
         InvalidSetting: A value is out of range.
@@ -64,7 +63,6 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    banned: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         additive = f"from {-STRONGEST:g} to {STRONGEST:g}; 0 is off"
@@ -94,6 +92,24 @@ class Sampling:
                     why="a bias is added to a logit, and the sum must stay a number",
                     remedy="use a finite bias, or -inf to ban the token",
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling(Shaping):
+    """How the target's logits become a law.
+
+    Args:
+        banned: Token sequences that must not be completed; a single token is a sequence of one.
+            The other settings are those of `Shaping`.
+
+    Raises:
+        InvalidSetting: A value is out of range.
+    """
+
+    banned: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        Shaping.__post_init__(self)  # `super()` would be of the class before it got its slots
         if not all(self.banned):
             raise InvalidSetting(
                 "a banned sequence is empty",

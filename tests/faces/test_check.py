@@ -48,7 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         made = None if drafter == "none" else DraftModel(draft, VOCAB)
         return Speculator(target, TOKENIZER, made, Fixed(draft_length))
 
-    monkeypatch.setattr(sys.modules["draftproof.cli.check"], "load_with_progress", load)
+    monkeypatch.setattr(sys.modules["draftproof.cli.progress"], "load_with_progress", load)
 
     def invoke(*arguments: str, prompts: Sequence[str] = ("the cat", "on the")) -> Result:
         file = tmp_path / "prompts.jsonl"

@@ -248,7 +248,7 @@ def run(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
         made = None if drafter == "none" else DraftModel(draft, vocab)
         return Speculator(target, TOKENIZER, made, Fixed(draft_length))
 
-    monkeypatch.setattr(sys.modules["draftproof.cli.plan"], "load_with_progress", load)
+    monkeypatch.setattr(sys.modules["draftproof.cli.progress"], "load_with_progress", load)
 
     def texts(path: Any, limit: int) -> list[Any]:
         from draftproof.bench.prompts import BenchPrompt

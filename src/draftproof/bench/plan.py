@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from statistics import median
 from typing import TypeAlias
 
@@ -27,6 +26,7 @@ from draftproof.planner import (
     Plan,
     Prediction,
     PromptRun,
+    Replay,
     measure,
     predict,
 )
@@ -205,10 +205,7 @@ def forecast(measured: Measured, seed: int = 0) -> Forecast:
 def simulate(
     costs: Costs, runs: Sequence[PromptRun], tokens: int, longest: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Play `auto` against recorded rounds, in their order and from the first again at the end.
-
-    A run of accepted tokens that is longer than `auto` asks for goes on in its next round. Where
-    the record itself was cut, fully accepted, the next recorded round follows it.
+    """Play `auto` against recorded runs (`planner.replay`).
 
     Returns:
         Seconds by run, emitted tokens by run, and the mean draft length over all rounds.
@@ -217,19 +214,10 @@ def simulate(
     lengths: list[int] = []
     for i, run in enumerate(runs):
         policy = Auto(costs, limit=longest).begin(())
-        rounds = cycle(run.rounds)
-        left = next(rounds)
+        replay = Replay(run, longest)
         while emitted[i] < min(tokens, run.tokens):
             length = policy.length()
-            drafted, accepted = min(left[0], length), min(left[1], length)
-            rest = left[1] - accepted - 1
-            if rest < 0:
-                left = next(rounds)
-            elif left[0] > left[1]:
-                left = left[0], rest
-            else:
-                more = next(rounds)
-                left = rest + 1 + more[0], rest + 1 + more[1]
+            drafted, accepted = replay.round(length)
             account = Round(
                 drafted=drafted,
                 accepted=accepted,

@@ -11,18 +11,15 @@ import click
 from draftproof.bench.check import LAW_LENGTH, LENGTHS, Check
 from draftproof.bench.finding import Finding
 from draftproof.bench.prompts import read_prompts
-from draftproof.bench.provenance import check_output, provenance
 from draftproof.cli.bench import finish
 from draftproof.cli.options import (
     law_options,
     pair_options,
     result_options,
-    split,
     verify_option,
 )
-from draftproof.cli.progress import load_with_progress
+from draftproof.cli.progress import Subject, load_subject
 from draftproof.core import Rule
-from draftproof.engine import Options, Speculator
 from draftproof.errors import InvalidSetting
 
 FAILED = 1
@@ -74,18 +71,14 @@ def check(
 
     Exit status 1 where a test fails, or the test of the law runs out of its budget undecided.
     """
-    check_output(output)
-    loading, options = split(given)
-    target, draft = loading["target"], loading["draft"]
-    length = loading["draft_length"]
-    loading["draft_length"] = LAW_LENGTH if length == "auto" else length
+    length = given["draft_length"]
     if prompts is None:
         texts = list(OPENINGS[:limit])
     else:
         texts = [prompt.text for prompt in read_prompts(prompts, limit)]
-    speculator = load_with_progress(**loading)
+    subject = load_subject(output, given, LAW_LENGTH if length == "auto" else length)
     rules: tuple[Rule, ...] = ("block", "coupled") if verify == "auto" else (verify,)  # type: ignore[assignment]  # one of click's choices
-    tests = make_check(speculator, texts, options, rules, length, budget)
+    tests = make_check(subject, texts, rules, length, budget)
     findings = []
     for finding in tests.run():
         findings.append(finding)
@@ -94,11 +87,8 @@ def check(
     passed = all(finding.fine for finding in findings)
     result = {
         **report(tests, findings, passed),
-        "options": options,
-        "provenance": provenance(
-            {"target": target, "draft": draft if tests.drafter.model else None},
-            {"target": tests.target, "draft": tests.drafter.model},
-        ),
+        "options": subject.options,
+        "provenance": subject.provenance(),
     }
     finish("check", result, output, None if as_json else lambda _: click.echo(verdict(findings)))
     if not passed:
@@ -106,9 +96,8 @@ def check(
 
 
 def make_check(
-    speculator: Speculator,
+    subject: Subject,
     texts: list[str],
-    options: dict[str, Any],
     rules: tuple[Rule, ...],
     length: int | str,
     budget: float,
@@ -118,6 +107,7 @@ def make_check(
     Raises:
         InvalidSetting: Nothing drafts, or there is no prompt.
     """
+    speculator = subject.speculator
     if speculator.drafter is None or length == 0:
         raise InvalidSetting(
             "there is no draft to check",
@@ -133,7 +123,7 @@ def make_check(
     return Check(
         speculator.target,
         speculator.drafter,
-        [speculator.request(text, Options.of(options)) for text in texts],
+        [subject.request(text) for text in texts],
         rules,
         lengths=(length,) if isinstance(length, int) else LENGTHS,
         law_length=min(length, LAW_LENGTH) if isinstance(length, int) else LAW_LENGTH,

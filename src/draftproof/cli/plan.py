@@ -12,7 +12,6 @@ from rich.table import Table
 from draftproof.bench.advice import Memory, advise, memory
 from draftproof.bench.plan import Forecast, Measured, forecast, measure_pair
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.bench.provenance import check_output, provenance
 from draftproof.cli.bench import finish, progress
 from draftproof.cli.options import (
     draft_option,
@@ -21,12 +20,10 @@ from draftproof.cli.options import (
     placement_options,
     prompts_options,
     result_options,
-    split,
     target_option,
     verify_option,
 )
-from draftproof.cli.progress import load_with_progress
-from draftproof.engine import Options
+from draftproof.cli.progress import load_subject
 from draftproof.errors import InvalidSetting
 
 
@@ -69,12 +66,9 @@ def plan(
     Decodes a few tokens of each prompt, plainly and with drafts, and times the target's passes.
     The intervals hold 95 % of what measuring the speed-up on such prompts would give.
     """
-    check_output(output)
-    loading, options = split(given)
-    target, draft = loading["target"], loading["draft"]
     texts = read_prompts(prompts, limit)
-    speculator = load_with_progress(**loading, draft_length=0)
-    drafter = speculator.drafter
+    subject = load_subject(output, given, draft_length=0)
+    speculator, drafter = subject.speculator, subject.speculator.drafter
     if drafter is None:
         raise InvalidSetting(
             "there is no drafter to plan for",
@@ -83,7 +77,7 @@ def plan(
         )
     assert speculator.tokenizer is not None  # a model that was loaded by name has one
     ids = encode(texts, speculator.tokenizer, raw)
-    requests = [speculator.request(prompt, Options.of(options)) for prompt in ids]
+    requests = [subject.request(prompt) for prompt in ids]
     with progress() as tell:
         measured = measure_pair(speculator.target, drafter, requests, max_tokens, tell)
     expected = forecast(measured)
@@ -93,12 +87,9 @@ def plan(
     result = {
         "target": speculator.target.name,
         "drafter": drafter.name,
-        "options": options,
+        "options": subject.options,
         **result,
-        "provenance": provenance(
-            {"target": target, "draft": draft if drafter.model else None},
-            {"target": speculator.target, "draft": drafter.model},
-        ),
+        "provenance": subject.provenance(),
     }
     finish("plan", result, output, None if as_json else lambda shown: show(shown, there))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, get_args, overload
 
 import numpy as np
@@ -14,26 +14,19 @@ from draftproof.engine.request import Request, RuleChoice, Running, check_ends
 from draftproof.errors import InvalidSetting
 from draftproof.ports import Drafter, Lengths, Model, Tokenizer
 from draftproof.rng import Noise
-from draftproof.sampling import Sampling
+from draftproof.sampling import Sampling, Shaping
 
 RULES = (*get_args(Rule), "auto")
 UserPrompt: TypeAlias = "str | Sequence[int] | np.ndarray"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Shaping):
     """What a call to `generate`, `stream` or `chat` may set.
 
     Args:
-        temperature: See `sampling.Sampling`, as for the next eight.
-        top_k: Keep the k most probable tokens.
-        top_p: Keep the fewest most probable tokens that hold this mass.
-        min_p: Keep tokens of at least this times the highest probability.
-        repetition_penalty: On tokens met in prompt or output; 1 is off.
-        presence_penalty: Once for every token met in the output.
-        frequency_penalty: Once per occurrence in the output.
-        logit_bias: Added to the logits, by token id.
-        banned: Words (strings) or token sequences that must not appear.
+        banned: Words (strings) or token sequences that must not appear. The settings that shape
+            the law, from `temperature` to `logit_bias`, are those of `sampling.Shaping`.
         max_tokens: Most tokens to emit.
         min_tokens: No end before this many tokens.
         stop: A string, or several, before which the text ends.
@@ -46,14 +39,6 @@ class Options:
         InvalidSetting: A value is out of range, whatever the model.
     """
 
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
     banned: Sequence[str | Sequence[int]] = ()
     max_tokens: int = 256
     min_tokens: int = 0
@@ -77,17 +62,8 @@ class Options:
 
     def sampling(self, banned: tuple[tuple[int, ...], ...]) -> Sampling:
         """The sampling settings, with the banned token sequences of a model and its tokenizer."""
-        return Sampling(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=dict(self.logit_bias),
-            banned=banned,
-        )
+        shaping = {f.name: getattr(self, f.name) for f in fields(Shaping)}
+        return Sampling(**{**shaping, "logit_bias": dict(self.logit_bias)}, banned=banned)
 
     def limits(self, model_eos: frozenset[int]) -> Limits:
         """Where the output ends; `model_eos` counts unless `eos` was given."""

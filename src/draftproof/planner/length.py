@@ -1,8 +1,8 @@
 """How many tokens to draft: a fixed number, or the one that pays best by what was measured.
 
 `Auto` maximises Theorem 3.8 (section 3.5), zero included, over the measured cost curve and the
-running acceptance rate. Three things are learned from the rounds of the request, and from nothing
-else:
+running acceptance rate. Three things are learned from the rounds of the request, the first two
+starting from what earlier requests of the pair taught where there were any (`running.Experience`):
 
 acceptance
     Each drafted round adds its accepted tokens as successes and, where one was rejected, one
@@ -12,7 +12,7 @@ acceptance
 costs
     The measured curve and draft cost are starting points. A pass's size gets half of each
     surprise, and all sizes together the other half, on a log scale in small clipped steps, so that
-    one stall moves little.
+    one stall moves little. A pass that requests share corrects all sizes together.
 balance
     What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
     `RATE` and what it would have cost plainly, every round takes what it did cost, and `CAP` bounds
@@ -23,19 +23,19 @@ balance
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
-very first draft waits for the balance alone. Where not even an acceptance rate of `HOPE` would pay,
-it does not probe.
+very first draft, of all requests that teach each other, waits for the balance alone. Where not even
+an acceptance rate of `HOPE` would pay, it does not probe.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from draftproof import theory
 from draftproof.core import Prompt, Round
 from draftproof.errors import InvalidSetting
 from draftproof.planner.costs import Costs
+from draftproof.planner.running import Experience, RunningCosts
 from draftproof.ports import LengthPolicy
 
 START = 2.0
@@ -48,8 +48,6 @@ HOPE = 0.9
 _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
-_STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
-_SURPRISE = 0.5  # the largest surprise, in natural logarithms
 _STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
 
@@ -117,52 +115,22 @@ class Auto:
         return STEADY if reproducible else AutoPolicy(self)
 
 
-class RunningCosts:
-    """Costs that follow what rounds really take.
+class AutoPolicy:
+    """One request's running choice. `acceptance` is the rate that it goes by.
 
-    `seconds[n - 1]` are those of a round's pass over n tokens and of the decision after it, and
-    `worst[n]` is what a draft of n tokens loses where nothing is accepted, in plain passes; n
-    counts to the longest draft (and the token before it).
+    Args:
+        auto: The settings.
+        experience: What earlier requests taught; this one's rounds are added to it.
     """
 
-    def __init__(self, costs: Costs, limit: int) -> None:
-        self._measured = [costs.curve(n) for n in range(1, limit + 2)]
-        self._all = 0.0
-        self._own = [0.0] * (limit + 1)
-        self.draft_seconds = costs.draft_seconds
-        self._refresh()
-
-    def observe(self, round: Round) -> None:
-        """Correct the curve, and the draft's cost where something was drafted."""
-        n = round.scored
-        seconds = round.score_seconds + round.verify_seconds
-        step = _STEP * _surprise(seconds, self.seconds[n - 1])
-        self._all += step
-        self._own[n - 1] += step
-        if round.drafted:
-            seconds = round.draft_seconds / round.drafted
-            self.draft_seconds *= math.exp(2 * _STEP * _surprise(seconds, self.draft_seconds))
-        self._refresh()
-
-    def of(self, drafted: int) -> float:
-        """Seconds that a round with so many drafted tokens should take."""
-        return drafted * self.draft_seconds + self.seconds[drafted]
-
-    def _refresh(self) -> None:
-        pairs = zip(self._measured, self._own, strict=True)
-        self.seconds = [seconds * math.exp(self._all + own) for seconds, own in pairs]
-        rounds = (self.of(drafted) for drafted in range(len(self.seconds)))
-        self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in rounds]
-
-
-class AutoPolicy:
-    """One request's running choice. `acceptance` is the rate that it goes by."""
-
-    def __init__(self, auto: Auto) -> None:
+    def __init__(self, auto: Auto, experience: Experience | None = None) -> None:
         self._limit = auto.limit
-        self._costs = RunningCosts(auto.costs, auto.limit)
-        self._accepted = auto.acceptance * auto.weight
-        self._rejected = (1 - auto.acceptance) * auto.weight
+        self._experience = experience
+        known = None if experience is None else experience.corrections
+        self._costs = RunningCosts(auto.costs, auto.limit, known)
+        acceptance = auto.acceptance if experience is None else experience.acceptance
+        self._accepted = acceptance * auto.weight
+        self._rejected = (1 - acceptance) * auto.weight
         self._balance = START
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
@@ -173,6 +141,10 @@ class AutoPolicy:
         self._on = True
         self._length = 0
         self._choose()
+        if experience is not None and experience.tried and not self._on:
+            self._tried = True  # by others: the wait for a probe goes on from theirs
+            self._plain, self._patience = experience.plain, experience.patience
+            self._choose(drafted=False)
 
     @property
     def acceptance(self) -> float:
@@ -191,8 +163,14 @@ class AutoPolicy:
     def observe(self, round: Round) -> None:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
-        spent = self._spent(round)
-        self._costs.observe(round)
+        if round.others:
+            self._costs.observe(round)
+            # What a draft added to a pass that requests share is not measured but priced.
+            priced = self._costs.seconds[round.drafted]
+            spent = round.draft_seconds + round.verify_seconds + priced
+        else:
+            spent = self._spent(round)
+            self._costs.observe(round)
         plain = self._costs.seconds[0]
         self._balance += round.emitted * (1 + RATE) - spent / plain
         self._balance = min(self._balance, CAP)
@@ -202,6 +180,8 @@ class AutoPolicy:
         else:
             self._plain += 1
         self._choose(drafted=round.drafted > 0)
+        if self._experience is not None:
+            self._experience.observe(round, self._costs.corrections, self._patience)
 
     def _spent(self, round: Round) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
@@ -274,13 +254,6 @@ class AutoPolicy:
 
     def _when(self) -> str:
         return f"after round {self._rounds}" if self._rounds else "before the first round"
-
-
-def _surprise(seconds: float, expected: float) -> float:
-    """The logarithm of how far off a cost was, clipped; 0 where there is no such number."""
-    if seconds <= 0 or expected <= 0:
-        return 0.0
-    return min(max(math.log(seconds / expected), -_SURPRISE), _SURPRISE)
 
 
 def _check(name: str, value: int | float, holds: bool, allowed: str) -> None:

@@ -1,8 +1,7 @@
 """The speed-up beforehand: measured costs and the acceptance of a few prompts, put together.
 
-Theorem 3.8 with a measured t(n) and, in place of the i.i.d. acceptance rate, the acceptance of each
-round at each length: a round that accepted a of d drafted tokens would have accepted min(a, g) of
-min(d, g) at a shorter length g. (The later rounds would have begun elsewhere; that is left out.)
+Theorem 3.8 with a measured t(n) and, in place of the i.i.d. acceptance rate, the rounds of recorded
+runs, played again at each length (`replay`).
 """
 
 from __future__ import annotations
@@ -15,27 +14,9 @@ import numpy as np
 from draftproof.core import Float64
 from draftproof.errors import InvalidSetting
 from draftproof.planner.costs import Costs
+from draftproof.planner.replay import PromptRun, Replay
 
 _EDGES = (0.025, 0.975)  # of 95 % intervals
-
-
-@dataclass(frozen=True, slots=True)
-class PromptRun:
-    """One prompt decoded at a fixed draft length: (drafted, accepted) of every round."""
-
-    rounds: tuple[tuple[int, int], ...]
-
-    @property
-    def tokens(self) -> int:
-        """Emitted tokens."""
-        return sum(accepted + 1 for _, accepted in self.rounds)
-
-    @property
-    def acceptance(self) -> float | None:
-        """The share of drafted tokens that were looked at and kept; None if none was drafted."""
-        accepted = sum(a for _, a in self.rounds)
-        tried = accepted + sum(a < d for d, a in self.rounds)
-        return accepted / tried if tried else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +132,12 @@ def _at_lengths(
     rounds = np.zeros((len(runs), longest + 1, longest + 1))
     tokens = np.zeros((len(runs), longest + 1))
     for i, run in enumerate(runs):
-        drafted, accepted = np.array(run.rounds).T
         for length in range(longest + 1):
-            rounds[i, length] = np.bincount(np.minimum(drafted, length), minlength=longest + 1)
-            tokens[i, length] = (np.minimum(accepted, length) + 1).sum()
+            replay = Replay(run, longest)
+            while tokens[i, length] < run.tokens:
+                drafted, accepted = replay.round(length)
+                rounds[i, length, drafted] += 1
+                tokens[i, length] += accepted + 1
     return rounds, tokens
 
 

@@ -1,0 +1,143 @@
+"""What is learned while requests run: what rounds really cost, and what earlier requests taught."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from threading import Lock
+
+from draftproof.core import Round
+from draftproof.planner.costs import Costs
+
+_STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
+_SURPRISE = 0.5  # the largest surprise, in natural logarithms
+_KEEP = 0.98  # what a drafted round leaves of the counts of older ones, over all requests
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """How far costs were off, as logarithms: all sizes, each size, a drafted token."""
+
+    all: float
+    own: tuple[float, ...]
+    draft: float
+
+
+class RunningCosts:
+    """Costs that follow what rounds really take.
+
+    `seconds[n]` are those of a round's pass over n drafted tokens and the one before them, with the
+    decision after it; `worst[n]` is what such a round loses where nothing is accepted, in plain
+    passes; n counts to the longest draft.
+
+    Where requests share a pass, a plain round costs this one its share of a pass over one token of
+    each, and a draft costs what it adds to the pass, by the same curve.
+
+    Args:
+        costs: As measured.
+        limit: The longest draft.
+        known: What earlier requests taught.
+    """
+
+    def __init__(self, costs: Costs, limit: int, known: Corrections | None = None) -> None:
+        self._curve = costs.curve
+        self._measured = [costs.curve(n) for n in range(1, limit + 2)]
+        self._limit = limit
+        self._measured_draft = costs.draft_seconds
+        known = known or Corrections(0.0, (0.0,) * (limit + 1), 0.0)
+        self._all, self._own, self._draft = known.all, list(known.own), known.draft
+        self._others = self._beside = 0
+        self._refresh()
+
+    @property
+    def corrections(self) -> Corrections:
+        """What was learned so far."""
+        return Corrections(self._all, tuple(self._own), self._draft)
+
+    def observe(self, round: Round) -> None:
+        """Correct the curve, and the draft's cost where something was drafted."""
+        self._others, self._beside = round.others, round.beside
+        if round.others:
+            tokens = round.scored + round.beside
+            seconds = round.score_seconds * tokens / round.scored  # of the whole pass
+            expected = self._curve(tokens) * math.exp(self._all)
+            self._all += _STEP * _surprise(seconds, expected)
+        else:
+            seconds = round.score_seconds + round.verify_seconds
+            step = _STEP * _surprise(seconds, self._alone(round.drafted))
+            self._all += step
+            self._own[round.drafted] += step
+        if round.drafted:
+            seconds = round.draft_seconds / round.drafted
+            self._draft += 2 * _STEP * _surprise(seconds, self.draft_seconds)
+        self._refresh()
+
+    def of(self, drafted: int) -> float:
+        """Seconds that a round with so many drafted tokens should take."""
+        return drafted * self.draft_seconds + self.seconds[drafted]
+
+    def _alone(self, drafted: int) -> float:
+        return self._measured[drafted] * math.exp(self._all + self._own[drafted])
+
+    def _shared(self, drafted: int) -> float:
+        requests, tokens = self._others + 1, self._beside + 1
+        plain = self._curve(requests) / requests
+        more = self._curve(tokens + drafted) - self._curve(tokens)
+        return (plain + more) * math.exp(self._all)
+
+    def _refresh(self) -> None:
+        self.draft_seconds = self._measured_draft * math.exp(self._draft)
+        price = self._shared if self._others else self._alone
+        self.seconds = [price(drafted) for drafted in range(self._limit + 1)]
+        rounds = (self.of(drafted) for drafted in range(self._limit + 1))
+        self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in rounds]
+
+
+class Experience:
+    """What the requests of a pair have taught, for the next one to start from.
+
+    Requests may run at the same time, in threads of their own.
+
+    Args:
+        acceptance: The acceptance rate assumed before the first draft.
+        weight: How many tokens that assumption counts for.
+    """
+
+    def __init__(self, acceptance: float, weight: float) -> None:
+        self._accepted = acceptance * weight
+        self._rejected = (1 - acceptance) * weight
+        self._corrections: Corrections | None = None
+        self._lock = Lock()
+        self.tried = False  # whether anything was drafted yet
+        self.plain = 0  # rounds since the last draft
+        self.patience = 1  # as the latest request left it
+
+    @property
+    def acceptance(self) -> float:
+        """The acceptance rate by the discounted counts of all requests."""
+        with self._lock:
+            return self._accepted / (self._accepted + self._rejected)
+
+    @property
+    def corrections(self) -> Corrections | None:
+        """The costs that the latest round of any request left."""
+        with self._lock:
+            return self._corrections
+
+    def observe(self, round: Round, corrections: Corrections, patience: int) -> None:
+        """Learn from a round of any request; `patience` is the request's with failing probes."""
+        with self._lock:
+            self._corrections, self.patience = corrections, patience
+            self.plain = 0 if round.drafted else self.plain + 1
+            if round.drafted:
+                self.tried = True
+                rejected = round.accepted < round.drafted
+                self._accepted = _KEEP * self._accepted + round.accepted
+                self._rejected = _KEEP * self._rejected + rejected
+
+
+def _surprise(seconds: float, expected: float) -> float:
+    """The logarithm of how far off a cost was, clipped; 0 where there is no such number."""
+    if seconds <= 0 or expected <= 0:
+        return 0.0
+    return min(max(math.log(seconds / expected), -_SURPRISE), _SURPRISE)
