@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from draftproof.errors import MissingExtra
 
 ROOT = Path(__file__).parents[2]
 
+built = pytest.mark.skipif(
+    find_spec("draftproof._native") is None, reason="the CPU engine was not built"
+)
+
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +29,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "draftproof._native", None)
 
 
+@built
 def test_the_engine_says_what_it_runs_on(capsys: pytest.CaptureFixture[str]) -> None:
     kernels = require_native().kernels()
     assert kernels[-1] == "portable"
@@ -35,6 +41,7 @@ def test_the_engine_says_what_it_runs_on(capsys: pytest.CaptureFixture[str]) -> 
     assert last[1].startswith("PyTorch: ")
 
 
+@built
 def test_an_unknown_processor_runs_the_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(require_native(), "kernels", lambda: ["portable"])
     assert engines()[0].startswith("CPU engine: portable kernels, as the processor has no")
@@ -63,6 +70,7 @@ def test_a_command_that_needs_it_is_refused(
     assert "remedy:" in said
 
 
+@built
 def test_the_signatures_for_the_type_checker_are_current() -> None:
     """`make stubs` writes them."""
     stubgen = pytest.importorskip("nanobind.stubgen")
