@@ -1,9 +1,13 @@
 // Kernels for AVX2, FMA and F16C.
 //
-// Quantised matrices: the values of 8 output rows x 32 columns are expanded to bytes, 8 vectors, and
-// serve every row of a tile before the next are read. 16-bit sums cannot saturate: a vector adds to
-// each of them two products of at most 15, 31 or 63 times 127, and 8, 4 or 2 vectors are added up
-// before the sums are widened (30480, 31496, 32004).
+// Quantised matrices: a group of a panel, 16 output rows x 32 columns, is expanded to bytes in two
+// halves of 8 output rows. Four rows of activations are multiplied at a time: a word of four columns
+// is broadcast once for both halves, and the 16-bit sums of all four rows stay in registers. Such a
+// sum cannot saturate: a vector adds two products of at most 15, 31 or 63 times 127 to it, and 8, 4 or
+// 2 vectors are added up before sums are widened (30480, 31496, 32004).
+//
+// Q6_K: its sums are widened by multiplying them by the scale of their 16 columns, so a group's dot
+// products, scaled, stay integers; they are below 2^26.
 #include "kernels.h"
 
 #if defined(__AVX2__) && (defined(_MSC_VER) || (defined(__FMA__) && defined(__F16C__)))
@@ -44,6 +48,15 @@ INLINE __m256i broadcast32(const void* p) {
 }
 
 INLINE __m256 halves(const void* p) { return _mm256_cvtph_ps(load128(p)); }
+
+// Writes the output rows that the matrix has.
+INLINE void store_panel(const float (*sums)[PANEL], int64_t rows, const Packed& weights, int64_t p,
+                        float* out, int64_t stride) {
+  const int64_t count = smaller(PANEL, weights.rows - p * PANEL);
+  for (int64_t r = 0; r < rows; ++r) {
+    memcpy(out + r * stride + p * PANEL, sums[r], static_cast<size_t>(count) * sizeof(float));
+  }
+}
 
 // ---- Quantised matrices ------------------------------------------------------------------------
 
@@ -260,7 +273,7 @@ template <Type T, int ROWS, class Values>
 INLINE void add_rows(const Values& values, const Scales<T>& w, const Columns& x, float (*sums)[PANEL]) {
   __m256i dot[ROWS][2];
   dots<T, ROWS>(values, w, x.quants, x.cols, x.sums, dot);
-  const int64_t groups = static_cast<int64_t>(static_cast<uint64_t>(x.cols) / GROUP);
+  const int64_t groups = x.cols / GROUP;
   UNROLL for (int r = 0; r < ROWS; ++r) {
     const __m256 scale = _mm256_broadcast_ss(x.scales + r * groups);
     UNROLL for (int h = 0; h < 2; ++h) {
@@ -277,17 +290,18 @@ INLINE void add_rows(const Values& values, const Scales<T>& w, const Columns& x,
   }
 }
 
-constexpr int64_t kTile = 32;     // rows of activations that a group's values serve
-constexpr int64_t kAhead = 4096;  // bytes to fetch in advance
+constexpr int64_t kTile = 16;         // rows of activations that a group's values serve
+constexpr int64_t kAhead = 16384;     // bytes to fetch in advance
+constexpr int64_t kCached = 3 << 16;  // bytes of activations that stay in the second-level cache
 
-// FIRST rows, and `blocks` times 4 more.
+// FIRST rows, and `blocks` times 4 more. The first tile of a panel fetches in advance.
 template <Type T, int FIRST, bool MORE>
 void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int64_t row,
-          int64_t blocks, float (*sums)[PANEL]) {
+          int64_t blocks, bool fetch, float (*sums)[PANEL]) {
   constexpr int64_t step = group_bytes_of(T) + 64;  // some of the scales are fetched with each group
   memset(sums, 0, static_cast<size_t>(FIRST + 4 * blocks) * sizeof sums[0]);
   for (int64_t g = 0; g < x.cols / GROUP; ++g) {
-    if (row == 0) {
+    if (fetch) {
       const char* ahead = reinterpret_cast<const char*>(panel) + g * step + kAhead;
       UNROLL for (int64_t i = 0; i < step; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
     }
@@ -313,27 +327,35 @@ void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int
   }
 }
 
+// Output rows of panels [begin, end) for rows [first, last).
 template <Type T>
-void matmul_quantised(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
-                      float* out, int64_t stride) {
-  using Tile =
-      void (*)(const Packed&, const uint8_t*, const Activations&, int64_t, int64_t, float(*)[PANEL]);
+void multiply_rows(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
+                   int64_t first, int64_t last, float* out, int64_t stride) {
+  using Tile = void (*)(const Packed&, const uint8_t*, const Activations&, int64_t, int64_t, bool,
+                        float(*)[PANEL]);
   static constexpr Tile tiles[2][4] = {
       {tile<T, 1, false>, tile<T, 2, false>, tile<T, 3, false>, tile<T, 4, false>},
       {tile<T, 1, true>, tile<T, 2, true>, tile<T, 3, true>, tile<T, 4, true>}};
   alignas(64) float sums[kTile][PANEL];
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t count = smaller(PANEL, weights.rows - p * PANEL);
-    for (int64_t first = 0; first < x.rows; first += kTile) {
-      const int64_t rows = smaller(kTile, x.rows - first);
+    for (int64_t row = first; row < last; row += kTile) {
+      const int64_t rows = smaller(kTile, last - row);
       const int64_t blocks = (rows - 1) / 4;
       const Tile function = tiles[blocks > 0][rows - 1 - 4 * blocks];
-      function(weights, weights.panel(p), x, first, blocks, sums);
-      for (int64_t r = 0; r < rows; ++r) {
-        memcpy(out + (first + r) * stride + p * PANEL, sums[r],
-               static_cast<size_t>(count) * sizeof(float));
-      }
+      function(weights, weights.panel(p), x, row, blocks, row == first, sums);
+      store_panel(sums, rows, weights, p, out + row * stride, stride);
     }
+  }
+}
+
+template <Type T>
+void matmul_quantised(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
+                      float* out, int64_t stride) {
+  // So many rows stay in the cache from panel to panel; of wide rows too few to be worth it.
+  const int64_t tiles = kCached / (kTile * x.cols);
+  const int64_t step = tiles >= 4 ? tiles * kTile : x.rows;
+  for (int64_t row = 0; row < x.rows; row += step) {
+    multiply_rows<T>(weights, begin, end, x, row, smaller(row + step, x.rows), out, stride);
   }
 }
 
@@ -386,14 +408,10 @@ void matmul_float(const Packed& weights, int64_t begin, int64_t end, const Activ
                                              float_tile<T, 4>, float_tile<T, 5>, float_tile<T, 6>};
   alignas(64) float sums[kFloatTile][PANEL];
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t count = smaller(PANEL, weights.rows - p * PANEL);
-    for (int64_t first = 0; first < x.rows; first += kFloatTile) {
-      const int64_t rows = smaller(kFloatTile, x.rows - first);
-      tiles[rows - 1](weights.panel(p), weights.cols, x.values + first * x.cols, sums);
-      for (int64_t r = 0; r < rows; ++r) {
-        memcpy(out + (first + r) * stride + p * PANEL, sums[r],
-               static_cast<size_t>(count) * sizeof(float));
-      }
+    for (int64_t row = 0; row < x.rows; row += kFloatTile) {
+      const int64_t rows = smaller(kFloatTile, x.rows - row);
+      tiles[rows - 1](weights.panel(p), weights.cols, x.values + row * x.cols, sums);
+      store_panel(sums, rows, weights, p, out + row * stride, stride);
     }
   }
 }
