@@ -119,6 +119,22 @@ def test_limit_and_laws(
     proposer.close()
 
 
+def test_the_laws_of_a_draft_are_its_own() -> None:
+    """Drafting goes on in the same memory; a law that was handed out does not change with it."""
+    model = FakeModel(6, seed=3)
+    standardise = standard()
+    proposer = DraftModel(model, VOCAB).begin(PROMPT, standardise)
+    draft = proposer.draft((), 4, stream(()))
+    proposer.draft((3,), 4, stream((3,)))
+    for i, law in enumerate(draft.laws):
+        row = np.full(VOCAB, -np.inf, dtype=np.float32)
+        row[:6] = model.logits_after((*PROMPT, *draft.tokens[:i]))
+        expected = standardise.law(row, draft.tokens[:i])
+        assert isinstance(law, Dense)
+        assert isinstance(expected, Dense)
+        assert law.probs.tolist() == expected.probs.tolist()
+
+
 def test_a_draft_is_a_function_of_output_and_stream(drafter: Drafter) -> None:
     def drafts(attempts: int) -> Draft:
         proposer = drafter.begin(PROMPT, standard())

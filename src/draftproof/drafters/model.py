@@ -74,11 +74,14 @@ class DraftModel:
         """
         return min(token, self.model.vocab_size - 1)
 
-    def widen(self, row: Float32[np.ndarray, "draft_vocab"]) -> LogitRow:
-        """The draft's logits over the target's vocabulary; -inf where nothing may be drafted."""
-        wide = np.full(self.vocab_size, -np.inf, dtype=np.float32)
+    def widen(self, row: Float32[np.ndarray, "draft_vocab"], wide: LogitRow) -> LogitRow:
+        """The draft's logits over the target's vocabulary, in `wide`, which was `nowhere`."""
         wide[self._usable] = row[self._usable]
         return wide
+
+    def nowhere(self) -> LogitRow:
+        """Logits over the target's vocabulary by which nothing may be drafted: all -inf."""
+        return np.full(self.vocab_size, -np.inf, dtype=np.float32)
 
 
 class ModelProposer:
@@ -91,6 +94,7 @@ class ModelProposer:
         self._prefix = self._session.prefix
         self._scored: list[int] = []  # the cached tokens behind the prefix
         self._committed = 0  # output tokens when the last draft began
+        self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
         if len(self._prefix) > 1:
             try:
                 self._session.score(self._prefix[:-1], keep=0)
@@ -116,7 +120,9 @@ class ModelProposer:
         context = list(output)
         laws: list[Law] = []
         for index in range(self._room(len(output), limit)):
-            law = self._next_law(context)
+            # Behind the first pass of a draft, only the token just drawn is new.
+            pending = [self._drafter.readable(context[-1])] if index else self._pending(context)
+            law = self._next_law(pending, context)
             if law is None:
                 break
             laws.append(law)
@@ -157,9 +163,13 @@ class ModelProposer:
             del self._scored[scored:]
             self._session.rewind(len(self._prefix) + scored)
 
-    def _next_law(self, context: Sequence[int]) -> Law | None:
-        """The law after `context`; None where the request's bans leave no token."""
-        (row,) = self._session.score(self._pending(context), keep=1)
+    def _next_law(self, pending: Sequence[int], context: Sequence[int]) -> Law | None:
+        """The law after `context`, of which `pending` is not scored yet.
+
+        Returns:
+            None where the request's bans leave no token.
+        """
+        (row,) = self._session.score(pending, keep=1)
         self._scored.extend(context[len(self._scored) :])
         if not np.isfinite(row).all():
             raise BadLogits(
@@ -169,6 +179,6 @@ class ModelProposer:
                 remedy="load the draft in a wider dtype (float32), or check its weights",
             )
         try:
-            return self._standardise.law(self._drafter.widen(row), context)
+            return self._standardise.law(self._drafter.widen(row, self._wide), context)
         except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
             return None

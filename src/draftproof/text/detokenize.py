@@ -44,10 +44,11 @@ class Detokenizer:
         if token in self._bytes:
             self._in_bytes = True
             return ""
-        tail = [*self._context[-TAIL:], *self._due[-TAIL:]][-TAIL:]
-        if self._decode(tail).endswith(BROKEN):
+        ids = [*self._context, *self._due]
+        tail = self._decode(ids[-TAIL:])
+        if tail.endswith(BROKEN):
             return ""
-        text = self._decode([*self._context, *self._due])
+        text = tail if len(ids) <= TAIL else self._decode(ids)
         if self._in_bytes and text == self._decode([*self._context, *self._due[:-1]]):
             self._due.pop()  # a special token, which decoders leave out, does not end the run
             return ""
