@@ -93,9 +93,7 @@ def test_what_the_engine_does_not_run_goes_to_pytorch_with_one_line(
         dp.load(models / "big.gguf")
 
 
-def test_a_backend_that_was_asked_for_is_used(
-    loaders: Loaders, models: Path
-) -> None:
+def test_a_backend_that_was_asked_for_is_used(loaders: Loaders, models: Path) -> None:
     """An engine that cannot run the model says so when it loads; nothing takes its place."""
     loaders.unsupported = {"big.gguf"}
     load_parts(models / "big.gguf", backend="cpu", threads=2, cache_memory=2**30)
