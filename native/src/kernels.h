@@ -36,7 +36,8 @@ struct Activations {
 /// where the format has a minimum,
 ///   weight minimum * scaled sum                              by another,
 /// group after group, in order, starting from zero. Weight scale and minimum are the products of the
-/// format's own parts in float32.
+/// format's own parts in float32. For Q6_K a table may apply the integer scales to the two integer dots
+/// and add these up first: one float(integer) * (d * activation scale) a group.
 using MatMul = void (*)(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
                         float* out, int64_t stride);
 

@@ -1,10 +1,10 @@
 // Kernels for AVX2, FMA and F16C.
 //
 // Quantised matrices: a group of a panel, 16 output rows x 32 columns, is expanded to bytes in two
-// halves of 8 output rows. Four rows of activations are multiplied at a time: a word of four columns
-// is broadcast once for both halves, and the 16-bit sums of all four rows stay in registers. Such a
-// sum cannot saturate: a vector adds two products of at most 15, 31 or 63 times 127 to it, and 8, 4 or
-// 2 vectors are added up before sums are widened (30480, 31496, 32004).
+// halves of 8 output rows. Four rows of activations are multiplied at a time: a word of four
+// columns is broadcast once for both halves, and the 16-bit sums of four rows stay in registers.
+// Such a sum cannot overflow: a vector adds two products of at most 15, 31 or 63 times 127 to it,
+// and 8, 4 or 2 vectors are added up before sums are widened (30480, 31496, 32004).
 //
 // Q6_K: its sums are widened by multiplying them by the scale of their 16 columns, so a group's dot
 // products, scaled, stay integers; they are below 2^26.
@@ -21,12 +21,14 @@
 #define INLINE_MEMBER __forceinline
 #define UNROLL
 #define KEEP(v)
+#define IN_MEMORY(v)
 #else
 #include <cpuid.h>
 #define INLINE static inline __attribute__((always_inline))
 #define INLINE_MEMBER inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
-// Keeps a compiler from reordering a chain of sums, which would cost registers.
+// A chain of sums stays in its order, and what fits no register is read where it is used: a
+// compiler that rearranges either runs out of registers.
 #define KEEP(v) asm("" : "+x"(v))
 #define IN_MEMORY(v) asm volatile("" : : "r"(&(v)) : "memory")
 #endif
@@ -117,6 +119,7 @@ struct Kept {
   }
 };
 
+// And read again.
 struct Expanded {
   const __m256i (*values)[2];
   INLINE_MEMBER __m256i operator()(int j, int half) const { return values[j][half]; }
@@ -160,7 +163,7 @@ INLINE void load_scales(const uint8_t* panel, const Layout& layout, int64_t g, S
 
 INLINE __m256i widen(__m256i sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
 
-// Sums of N vectors' products for ROWS rows and both halves, in pairs of columns.
+// Products of vectors [BEGIN, END) with ROWS rows, added up in pairs of columns, for both halves.
 template <int BEGIN, int END, int ROWS, class Values>
 INLINE void pairs(const Values& values, const int8_t* x, int64_t stride, __m256i (*sums)[2]) {
   UNROLL for (int j = BEGIN; j < END; ++j) {
@@ -180,8 +183,8 @@ INLINE void pairs(const Values& values, const int8_t* x, int64_t stride, __m256i
 // The integer dot products of a group's output rows with 32 columns of ROWS rows; for Q6_K those of
 // 16 columns times their scale, added up.
 template <Type T, int ROWS, class Values>
-INLINE void dots(const Values& values, const Scales<T>& w, const int8_t* x, int64_t stride, const int16_t* x_sums,
-                 __m256i (*out)[2]) {
+INLINE void dots(const Values& values, const Scales<T>& w, const int8_t* x, int64_t stride,
+                 const int16_t* x_sums, __m256i (*out)[2]) {
   constexpr int bits = bits_of(T);
   const int64_t sums_stride = stride / 16;
   if constexpr (bits == 8) {
@@ -270,7 +273,8 @@ struct Columns {
 };
 
 template <Type T, int ROWS, class Values>
-INLINE void add_rows(const Values& values, const Scales<T>& w, const Columns& x, float (*sums)[PANEL]) {
+INLINE void add_rows(const Values& values, const Scales<T>& w, const Columns& x,
+                     float (*sums)[PANEL]) {
   __m256i dot[ROWS][2];
   dots<T, ROWS>(values, w, x.quants, x.cols, x.sums, dot);
   const int64_t groups = x.cols / GROUP;
@@ -298,7 +302,7 @@ constexpr int64_t kCached = 3 << 16;  // bytes of activations that stay in the s
 template <Type T, int FIRST, bool MORE>
 void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int64_t row,
           int64_t blocks, bool fetch, float (*sums)[PANEL]) {
-  constexpr int64_t step = group_bytes_of(T) + 64;  // some of the scales are fetched with each group
+  constexpr int64_t step = group_bytes_of(T) + 64;  // with each group some of the scales
   memset(sums, 0, static_cast<size_t>(FIRST + 4 * blocks) * sizeof sums[0]);
   for (int64_t g = 0; g < x.cols / GROUP; ++g) {
     if (fetch) {
@@ -401,8 +405,8 @@ void float_tile(const uint8_t* panel, int64_t cols, const float* x, float (*sums
 }
 
 template <Type T>
-void matmul_float(const Packed& weights, int64_t begin, int64_t end, const Activations& x, float* out,
-                  int64_t stride) {
+void matmul_float(const Packed& weights, int64_t begin, int64_t end, const Activations& x,
+                  float* out, int64_t stride) {
   using Tile = void (*)(const uint8_t*, int64_t, const float*, float(*)[PANEL]);
   static constexpr Tile tiles[kFloatTile] = {float_tile<T, 1>, float_tile<T, 2>, float_tile<T, 3>,
                                              float_tile<T, 4>, float_tile<T, 5>, float_tile<T, 6>};
@@ -481,7 +485,8 @@ void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float
       // Magnitudes order like integers, with infinity and NaN above all numbers.
       largest = _mm256_max_epi32(largest, _mm256_castps_si256(_mm256_andnot_ps(sign, v[i])));
     }
-    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    __m128i four = _mm256_extracti128_si256(largest, 1);
+    four = _mm_max_epi32(four, _mm256_castsi256_si128(largest));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
     const float scale = _mm_cvtss_f32(_mm_castsi128_ps(four)) / 127.0f;
