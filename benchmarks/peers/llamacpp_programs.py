@@ -91,6 +91,8 @@ def programs(
     else:
         origin = {}
     found = Programs(folder, origin)
+    if not found.has(SERVER):
+        return found  # `passes` does without; `speed` will say that it is missing
     version = subprocess.run(
         [found.find(SERVER), "--version"], capture_output=True, text=True, check=False
     )
