@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,11 +50,26 @@ def test_an_unknown_processor_runs_the_portable_kernels(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("without")
 def test_without_the_module_it_says_why_and_what_to_do() -> None:
-    with pytest.raises(MissingExtra, match=r"CPU engine cannot be loaded") as caught:
+    with pytest.raises(MissingExtra, match="without the CPU engine") as caught:
         require_native()
     assert "C++17" in caught.value.why
     assert "draftproof[torch]" in caught.value.remedy
-    assert engines()[0].startswith("CPU engine: none; the CPU engine cannot be loaded")
+    assert engines()[0].startswith("CPU engine: none; this installation of draftproof is without")
+    assert "install a compiler" in engines()[0]
+
+
+def test_a_module_for_another_system_is_told_from_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suffix = EXTENSION_SUFFIXES[0]
+    (tmp_path / f"_native{suffix}").write_bytes(b"no shared object")
+    monkeypatch.delattr(draftproof, "_native", raising=False)
+    monkeypatch.delitem(sys.modules, "draftproof._native", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [PathFinder])
+    monkeypatch.setattr(draftproof, "__path__", [str(tmp_path)])
+    with pytest.raises(MissingExtra, match="cannot be loaded") as caught:
+        require_native()
+    assert "another system" in caught.value.why
 
 
 @pytest.mark.usefixtures("without")
@@ -66,7 +82,7 @@ def test_a_command_that_needs_it_is_refused(
         main(["generate", "--target", str(model), "--backend", "cpu", "x"])
     assert caught.value.code == REFUSED
     said = capsys.readouterr().err
-    assert "the CPU engine cannot be loaded" in said
+    assert "without the CPU engine" in said
     assert "remedy:" in said
 
 

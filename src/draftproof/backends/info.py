@@ -53,7 +53,7 @@ def _cpu_engine() -> str:
     try:
         kernels = require_native().kernels()[0]
     except MissingExtra as error:
-        return f"CPU engine: none; {error.what}; {error.remedy}"
+        return f"CPU engine: none; {error.what}. To have it: {error.remedy}"
     slow = ", as the processor has no instructions that faster ones are written for"
     return (
         f"CPU engine: {kernels} kernels{slow if kernels == 'portable' else ''}; threads: {cores()}"

@@ -14,13 +14,19 @@ def require_native() -> ModuleType:
         MissingExtra: It was not built when draftproof was installed, or cannot be loaded.
     """
     try:
-        from draftproof import _native
-    except ImportError as error:
+        import draftproof._native as native
+    except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"the CPU engine cannot be loaded ({error})",
+            "this installation of draftproof is without the CPU engine",
             why="it is compiled when draftproof is installed, and left out where no compiler for "
             "C++17 is found or the build fails",
-            remedy="install such a compiler and reinstall (`pip install -v` shows the build), or "
-            "run the model with PyTorch: pip install 'draftproof[torch]', then --backend torch",
+            remedy="install a compiler for C++17 and draftproof again (`pip install -v` shows the "
+            "build), or use PyTorch: pip install 'draftproof[torch]', then --backend torch",
         ) from error
-    return _native
+    except ImportError as error:
+        raise MissingExtra(
+            f"the CPU engine cannot be loaded: {error}",
+            why="it was compiled for another system than this one",
+            remedy="install draftproof again on this machine",
+        ) from error
+    return native
