@@ -99,20 +99,21 @@ void Pass::reserve() {
   grow(s.x, rows * c.hidden);
   grow(s.normed, rows * c.hidden);
   grow(s.projected, rows * c.hidden);
-  grow(s.q, rows * wide);
-  grow(s.k, rows * narrow);
-  grow(s.v, rows * narrow);
+  grow(s.q, 2 * rows * wide);  // with the remainders' rows
+  grow(s.k, 2 * rows * narrow);
+  grow(s.v, 2 * rows * narrow);
   grow(s.attended, rows * wide);
   grow(s.gate, rows * c.feed_forward);
   grow(s.up, rows * c.feed_forward);
   grow(s.rotation, rows * static_cast<int64_t>(c.ropes.size()) * c.head_dim);
-  s.quantized.reserve(rows, std::max({c.hidden, wide, c.feed_forward}));
+  s.quantized.reserve(rows, std::max({wide, c.feed_forward, 2 * c.hidden}));
   s.threads.resize(pool_.threads());
   const int64_t group = c.heads / c.kv_heads, dim = model_.shape_.dim;
   for (ThreadScratch& thread : s.threads) {
     grow(thread.scores, kUnitRows * group * ((longest + BLOCK - 1) / BLOCK + 1) * BLOCK);
     grow(thread.output, kUnitRows * group * dim);
     grow(thread.sums, kUnitRows * group);
+    grow(thread.remainder, c.hidden);
     thread.keys.resize(BLOCK * dim);
     thread.values.resize(BLOCK * dim);
   }
@@ -183,7 +184,7 @@ void Pass::attention_block(const Layer& layer, int64_t index) {
   const LayerConfig& settings = c.layers[index];
   Scratch& s = scratch_;
   multiply({{&layer.q, s.q.data()}, {&layer.k, s.k.data()}, {&layer.v, s.v.data()}},
-           normed(layer.attention_norm, {&layer.q, &layer.k, &layer.v}));
+           normed(layer.attention_norm, {&layer.q, &layer.k, &layer.v}, Precision::Fine));
   pool_.run(count(), [&](int64_t i, int thread) {
     store(index, settings, i, s.threads[thread].keys.data());
   });
@@ -197,9 +198,9 @@ void Pass::feed_forward_block(const Layer& layer) {
   Scratch& s = scratch_;
   const int64_t wide = config_.feed_forward;
   multiply({{&layer.gate, s.gate.data()}, {&layer.up, s.up.data()}},
-           normed(layer.feed_forward_norm, {&layer.gate, &layer.up}));
+           normed(layer.feed_forward_norm, {&layer.gate, &layer.up}, Precision::Plain));
 
-  const Activations x = activations(s.gate.data(), count(), wide, {&layer.down}, false);
+  const Inputs x = activations(s.gate.data(), count(), wide, {&layer.down}, false);
   const auto apply = config_.activation == Activation::Silu ? kernels_.silu_mul : kernels_.gelu_mul;
   const int64_t pieces = (wide + kColumns - 1) / kColumns;
   pool_.run(count() * pieces, [&](int64_t part, int) {
@@ -231,23 +232,37 @@ float* Pass::head(float* logits) {
 }
 
 /// The norm of every row, ready for the matrices that read it.
-Activations Pass::normed(const std::vector<float>& weight,
-                         std::initializer_list<const Linear*> readers) {
+Pass::Inputs Pass::normed(const std::vector<float>& weight,
+                         std::initializer_list<const Linear*> readers, Precision precision) {
   const int64_t hidden = config_.hidden;
   Scratch& s = scratch_;
-  const Activations x = activations(s.normed.data(), count(), hidden, readers, false);
-  pool_.run(count(), [&](int64_t i, int) {
+  Inputs x = activations(s.normed.data(), count(), hidden, readers, false);
+  const bool fine = precision == Precision::Fine && x.quants != nullptr;
+  pool_.run(count(), [&](int64_t i, int thread) {
     float* out = s.normed.data() + i * hidden;
     kernels_.rms_norm(s.x.data() + i * hidden, weight.data(), hidden, config_.norm_epsilon, out);
-    if (x.quants != nullptr) quantize_row(s.normed.data() + i * hidden, i, hidden, 0, hidden);
+    if (x.quants != nullptr) quantize_row(out, i, hidden, 0, hidden);
+    if (fine) quantize_remainder(out, i, hidden, s.threads[thread].remainder.data());
   });
+  if (fine) x.remainders = count();
   return x;
 }
 
+/// What quantising a row has left over becomes a row of its own, behind all others.
+void Pass::quantize_remainder(const float* values, int64_t row, int64_t cols, float* remainder) {
+  const QuantizedRows& q = scratch_.quantized;
+  const int8_t* quants = q.quants.data() + row * cols;
+  const float* scales = q.scales.data() + row * (cols / GROUP);
+  for (int64_t d = 0; d < cols; ++d) {
+    remainder[d] = values[d] - scales[d / GROUP] * static_cast<float>(quants[d]);
+  }
+  quantize_row(remainder, count() + row, cols, 0, cols);
+}
+
 /// `values` as the matrices read them; quantised where one of them is, now or by the caller.
-Activations Pass::activations(const float* values, int64_t rows, int64_t cols,
+Pass::Inputs Pass::activations(const float* values, int64_t rows, int64_t cols,
                               std::initializer_list<const Linear*> readers, bool quantize_now) {
-  Activations x;
+  Inputs x;
   x.rows = rows;
   x.cols = cols;
   x.values = values;
@@ -276,12 +291,15 @@ void Pass::quantize_row(const float* values, int64_t row, int64_t cols, int64_t 
                     q.sums.data() + row * (cols / 16) + begin / 16);
 }
 
-/// Several products of the same rows, as one loop over panels.
-void Pass::multiply(std::initializer_list<Job> jobs, const Activations& x) {
+/// Several products of the same rows, as one loop over panels. Products of remainders are added to
+/// those of their rows.
+void Pass::multiply(std::initializer_list<Job> jobs, const Inputs& x) {
   struct Share {
     const Linear* linear;
     float* out;
     MatMul matmul;
+    Activations x;
+    int64_t remainders;
     int64_t panels, step, parts;
   };
   std::vector<Share> shares;
@@ -289,9 +307,12 @@ void Pass::multiply(std::initializer_list<Job> jobs, const Activations& x) {
   for (const Job& job : jobs) {
     const Packed& w = job.linear->weight;
     const int64_t step = std::max<int64_t>(1, kPartBytes / w.layout.panel_bytes);
-    shares.push_back({job.linear, job.out, kernels_.matmul(w.type), w.panels(), step,
-                      (w.panels() + step - 1) / step});
-    parts += shares.back().parts;
+    Share share = {job.linear,  job.out, kernels_.matmul(w.type), x,
+                   is_float(w.type) ? 0 : x.remainders,
+                   w.panels(),  step,    (w.panels() + step - 1) / step};
+    share.x.rows += share.remainders;
+    parts += share.parts;
+    shares.push_back(share);
   }
   pool_.run(parts, [&](int64_t part, int) {
     const Share* share = shares.data();
@@ -299,12 +320,18 @@ void Pass::multiply(std::initializer_list<Job> jobs, const Activations& x) {
     const Packed& w = share->linear->weight;
     const int64_t begin = part * share->step;
     const int64_t end = std::min(share->panels, begin + share->step);
-    share->matmul(w, begin, end, x, share->out, w.rows);
+    share->matmul(w, begin, end, share->x, share->out, w.rows);
     const std::vector<float>& bias = share->linear->bias;
-    if (bias.empty()) return;
-    const int64_t last = std::min(w.rows, end * PANEL);
+    const int64_t first = begin * PANEL, last = std::min(w.rows, end * PANEL);
     for (int64_t i = 0; i < x.rows; ++i) {
-      for (int64_t o = begin * PANEL; o < last; ++o) share->out[i * w.rows + o] += bias[o];
+      float* out = share->out + i * w.rows;
+      if (share->remainders > 0) {
+        const float* more = out + x.rows * w.rows;
+        for (int64_t o = first; o < last; ++o) out[o] += more[o];
+      }
+      if (!bias.empty()) {
+        for (int64_t o = first; o < last; ++o) out[o] += bias[o];
+      }
     }
   });
 }

@@ -35,6 +35,14 @@ class Pass {
     const Linear* linear;
     float* out;
   };
+  /// How activations are quantised. The input of queries and keys has a few large values beside many
+  /// small ones, and attention magnifies their errors: there, what one row of bytes leaves over goes
+  /// into a second row.
+  enum class Precision { Plain, Fine };
+  /// Rows that matrices read. Behind the quantised rows may lie as many of their remainders.
+  struct Inputs : Activations {
+    int64_t remainders = 0;
+  };
   struct Unit;  // of attention: neighbouring rows of a sequence, and a head of keys
 
   void place_rows();
@@ -46,15 +54,17 @@ class Pass {
   void feed_forward_block(const Layer& layer);
   float* head(float* logits);
 
-  Activations normed(const std::vector<float>& weight, std::initializer_list<const Linear*> readers);
-  Activations activations(const float* values, int64_t rows, int64_t cols,
+  Inputs normed(const std::vector<float>& weight, std::initializer_list<const Linear*> readers,
+                     Precision precision);
+  Inputs activations(const float* values, int64_t rows, int64_t cols,
                           std::initializer_list<const Linear*> readers, bool quantize_now);
-  void multiply(std::initializer_list<Job> jobs, const Activations& x);
+  void multiply(std::initializer_list<Job> jobs, const Inputs& x);
   void add_projected(const std::vector<float>& post_norm);
   void rotate(float* head, const float* table) const;
   void store(int64_t layer, const LayerConfig& settings, int64_t row, uint16_t* half);
   void attend(int64_t layer, int64_t window);
   void attend_unit(const Unit& unit, int64_t layer, int64_t window, ThreadScratch& scratch);
+  void quantize_remainder(const float* values, int64_t row, int64_t cols, float* remainder);
   void quantize_row(const float* values, int64_t row, int64_t cols, int64_t begin, int64_t end);
 
   const Row& row(int64_t i) const { return rows_[begin_ + i]; }

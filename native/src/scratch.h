@@ -27,7 +27,7 @@ struct QuantizedRows {
 
 /// What one thread needs for attention.
 struct ThreadScratch {
-  std::vector<float> scores, output, sums;
+  std::vector<float> scores, output, sums, remainder;
   std::vector<uint16_t> keys, values;  // 16 positions of a path through a tree
 };
 
