@@ -123,6 +123,23 @@ def test_a_full_context_ends_its_own_row_only() -> None:
     assert outputs == [target.plain(PROMPTS[i], n) for i, n in enumerate((6, 7, 4))]
 
 
+def test_a_stream_has_read_its_prompt_when_it_begins() -> None:
+    """So a prompt that cannot be read is an error of the call, and no cache is left behind."""
+    target = BatchingFakeModel(VOCAB, seed=4)
+    stream = Speculator(target, None, None, Fixed(0)).stream(PROMPTS[0])
+    assert [session.length for session in target.sessions] == [len(PROMPTS[0]) - 1]
+    stream.close()
+
+    class Unreadable(BatchingFakeModel):
+        def spend(self, tokens: int) -> None:
+            raise MemoryError
+
+    broken = Unreadable(VOCAB)
+    with pytest.raises(MemoryError):
+        Speculator(broken, None, None, Fixed(0)).stream(PROMPTS[0])
+    assert broken.open_sessions == 0
+
+
 def test_requests_of_several_targets_share_passes_by_target() -> None:
     one, two = BatchingFakeModel(VOCAB, seed=4), BatchingFakeModel(VOCAB, seed=5)
     mixed = [

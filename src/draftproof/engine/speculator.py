@@ -11,6 +11,7 @@ import numpy as np
 from draftproof.core import Limits, Prompt, Rule, Token
 from draftproof.engine.decode import Generation, decode
 from draftproof.engine.request import Request, RuleChoice, Running, check_ends
+from draftproof.engine.round import read
 from draftproof.errors import InvalidSetting
 from draftproof.ports import Drafter, Lengths, Model, Tokenizer
 from draftproof.rng import Noise
@@ -155,7 +156,7 @@ class Speculator:
         A target that can score many sessions in one pass scores each round so, and reads the
         prompts so. A seed applies to each prompt as it would alone: a row equals its own solo run.
         """
-        running = [self.start(prompt, **options) for prompt in prompts]
+        running = [self._open(prompt, **options) for prompt in prompts]
         for _ in decode(running):
             pass
         return [Generation.of(r) for r in running]
@@ -169,7 +170,17 @@ class Speculator:
         return self.stream(self._needs_tokenizer("a chat").chat(messages), **options)
 
     def start(self, prompt: UserPrompt, **options: Any) -> Running:
-        """Make a request ready for its first round, which reads the prompt."""
+        """Read the prompt and make the request ready for its first round."""
+        running = self._open(prompt, **options)
+        try:
+            read([running])
+        except BaseException:
+            running.close()
+            raise
+        return running
+
+    def _open(self, prompt: UserPrompt, **options: Any) -> Running:
+        """A request whose prompt its first round will read, together with others'."""
         request = self.request(prompt, Options.of(options))
         return Running(request, self.target, self.tokenizer, self.drafter, self.lengths)
 
