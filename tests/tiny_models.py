@@ -45,6 +45,12 @@ def qwen2(seed: int = 0, **settings: Any) -> Any:
     return _made(transformers.Qwen2ForCausalLM, config, seed)
 
 
+def qwen3(seed: int = 0, **settings: Any) -> Any:
+    """Queries and keys are normalised."""
+    sizes = {**SIZES, "head_dim": 16, "tie_word_embeddings": True, **settings}
+    return _made(transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**sizes), seed)
+
+
 def mistral(seed: int = 0, **settings: Any) -> Any:
     """Every layer slides."""
     config = transformers.MistralConfig(**{**SIZES, "sliding_window": WINDOW, **settings})

@@ -16,7 +16,6 @@ llama-batched-bench those of all, as the scoring of a draft needs them and as ou
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -30,11 +29,18 @@ from llamacpp_programs import BENCH, SERVER, Programs, programs
 from llamacpp_server import Server, cpu_seconds, drafts, parse_peer_modes
 
 from draftproof.bench.modes import parse_modes, speculators
-from draftproof.bench.peers import PeerFailed, compete, explain, gguf_file
+from draftproof.bench.peers import (
+    PeerFailed,
+    compete,
+    explain,
+    gguf_file,
+    publish,
+    run_script,
+)
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.provenance import check_output, provenance
 from draftproof.bench.speed import PLAIN, Mode, Run, speculator_mode
-from draftproof.errors import DraftproofError, InvalidSetting, OutOfMemory
+from draftproof.errors import InvalidSetting, OutOfMemory
 from draftproof.load import Parts, load_parts
 
 ROOM = 128  # tokens of context beyond prompt and answer, so that no draft is cut short
@@ -205,18 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
             {"target": parts.target, "draft": parts.draft.model if parts.draft else None},
         ),
     }
-    path = write_result(f"peers-llamacpp-{given.command}", result, given.output)
-    if path is not None:
-        print(f"written to {path}", file=sys.stderr)
-    print(json.dumps(result, ensure_ascii=False))
+    publish(f"peers-llamacpp-{given.command}", result, given.output)
     return result
 
 
 if __name__ == "__main__":
-    # A script's folder is searched first, and here lie scripts called as the peers' libraries are.
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    try:
-        main()
-    except DraftproofError as error:
-        sys.exit(f"error: {error}")
+    run_script(main, __file__)

@@ -27,11 +27,19 @@ from typing import Any
 import psutil
 
 from draftproof.bench.modes import parse_modes, speculators
-from draftproof.bench.peers import PeerFailed, compete, explain, gguf_file, seconds_of_all
+from draftproof.bench.peers import (
+    PeerFailed,
+    compete,
+    explain,
+    gguf_file,
+    publish,
+    run_script,
+    seconds_of_all,
+)
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.provenance import check_output, provenance
 from draftproof.bench.speed import PLAIN, Mode, Run, speculator_mode
-from draftproof.errors import DraftproofError, InvalidInput
+from draftproof.errors import InvalidInput
 from draftproof.load import load_parts
 
 WORKER = Path(__file__).with_name("openvino_worker.py")
@@ -234,18 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
     parse_peer_modes(given.peer_modes, given.draft is not None)
     found = versions(given.python)
     result = {**speed(given), "openvino": found}
-    path = write_result("peers-openvino", result, given.output)
-    if path is not None:
-        print(f"written to {path}", file=sys.stderr)
-    print(json.dumps(result, ensure_ascii=False))
+    publish("peers-openvino", result, given.output)
     return result
 
 
 if __name__ == "__main__":
-    # A script's folder is searched first, and here lie scripts called as the peers' libraries are.
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    try:
-        main()
-    except DraftproofError as error:
-        sys.exit(f"error: {error}")
+    run_script(main, __file__)

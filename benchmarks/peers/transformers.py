@@ -14,7 +14,6 @@ prompt lookup needs a length, and 10 tokens is the one that its authors recommen
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,11 @@ from time import perf_counter
 from typing import Any
 
 from draftproof.bench.modes import parse_modes, speculators
-from draftproof.bench.peers import compete
+from draftproof.bench.peers import compete, publish, run_script
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.provenance import check_output, provenance
 from draftproof.bench.speed import PLAIN, Mode, Run, speculator_mode
-from draftproof.errors import DraftproofError, UnsupportedModel
+from draftproof.errors import UnsupportedModel
 from draftproof.load import Parts, load_parts
 
 # Ours, and the peer that it is to be ahead of.
@@ -147,18 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
         ),
         "provenance": provenance({"target": given.target, "draft": given.draft}),
     }
-    path = write_result("peers", result, given.output)
-    if path is not None:
-        print(f"written to {path}", file=sys.stderr)
-    print(json.dumps(result, ensure_ascii=False))
+    publish("peers", result, given.output)
     return result
 
 
 if __name__ == "__main__":
-    # A script's folder is searched first, and in this one `import transformers` finds the script.
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    try:
-        main()
-    except DraftproofError as error:
-        sys.exit(f"error: {error}")
+    run_script(main, __file__)

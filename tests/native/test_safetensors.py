@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-import transformers
 from gguf.quants import dequantize, quantize
 
 from draftproof.backends.cpu.config import read_config
@@ -46,11 +45,6 @@ GEMMA_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {**LINEAR, "rope_theta": 1e6},
 }
-
-
-def qwen3(seed: int = 0, **settings: Any) -> Any:
-    sizes = {**tiny_models.SIZES, "head_dim": 16, "tie_word_embeddings": True, **settings}
-    return tiny_models._made(transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**sizes), seed)
 
 
 def save(model: Any, path: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> Path:
@@ -105,7 +99,7 @@ def logits(model: Any, tokens: np.ndarray) -> np.ndarray:
             tiny_models.qwen2,
             {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
         ),
-        (qwen3, {}),
+        (tiny_models.qwen3, {}),
         (tiny_models.gemma3, {}),
         (tiny_models.gemma3, {"rope_parameters": GEMMA_ROPE, "query_pre_attn_scalar": 5}),
     ],

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-import transformers
 
 pytest.importorskip("draftproof._native", reason="the CPU engine was not built")
 
@@ -55,15 +54,10 @@ def test_the_comparison_sees_a_wrong_law() -> None:
     assert found["top1"] < 0.97
 
 
-def qwen3(**settings: Any) -> Any:
-    sizes = {**tiny_models.SIZES, "head_dim": 16, "tie_word_embeddings": True, **settings}
-    return tiny_models._made(transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**sizes), 0)
-
-
 FAMILIES = {
     "llama": tiny_models.llama,
     "qwen2": tiny_models.qwen2,
-    "qwen3": qwen3,
+    "qwen3": tiny_models.qwen3,
     "gemma3": tiny_models.gemma3,
 }
 

@@ -5,7 +5,9 @@ What runs them lives in `benchmarks/peers`; here is what is reported of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from draftproof.bench.bootstrap import LEVEL, RESAMPLES, SEED, SpeedUp
+from draftproof.bench.provenance import write_result
 from draftproof.bench.speed import (
     PLAIN,
     Clock,
@@ -154,6 +157,30 @@ def seconds_of_all(seconds: float, tokens: int) -> float:
         tokens: All of them.
     """
     return seconds * tokens / max(tokens - 1, 1)
+
+
+def publish(name: str, result: Mapping[str, Any], output: Path | None) -> None:
+    """Write a result, and print it as one JSON object; `write_result` has the arguments."""
+    path = write_result(name, result, output)
+    if path is not None:
+        print(f"written to {path}", file=sys.stderr)
+    print(json.dumps(result, ensure_ascii=False))
+
+
+def run_script(main: Callable[[], object], script: str) -> None:
+    """Run a script of the folder `benchmarks/peers`; what goes wrong is told without a traceback.
+
+    Args:
+        main: What it does.
+        script: Its `__file__`. A script's folder is searched first for imports, and in this one
+            lie scripts that are called as the libraries that they run.
+    """
+    here = Path(script).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    try:
+        main()
+    except DraftproofError as error:
+        sys.exit(f"error: {error}")
 
 
 def gguf_file(name: str | None) -> Path | None:
