@@ -6,6 +6,7 @@ What runs them lives in `benchmarks/peers`; here is what is reported of them.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -177,6 +178,7 @@ def run_script(main: Callable[[], object], script: str) -> None:
     """
     here = Path(script).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended, too
     try:
         main()
     except DraftproofError as error:
