@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kChunk = 256;        // rows computed together
 constexpr int64_t kUnitRows = 8;       // rows that share a read of the cache
-constexpr int64_t kPartBytes = 1 << 16;  // weights that a thread takes at a time
+constexpr int64_t kParts = 12;           // of a product, for each thread: few, yet none waits long
 constexpr int64_t kColumns = 2048;     // columns of activations that a thread takes at a time
 
 bool is_float(Type type) {
@@ -306,7 +306,7 @@ void Pass::multiply(std::initializer_list<Job> jobs, const Inputs& x) {
   int64_t parts = 0;
   for (const Job& job : jobs) {
     const Packed& w = job.linear->weight;
-    const int64_t step = std::max<int64_t>(1, kPartBytes / w.layout.panel_bytes);
+    const int64_t step = std::max<int64_t>(1, w.panels() / (kParts * pool_.threads()));
     Share share = {job.linear,  job.out, kernels_.matmul(w.type), x,
                    is_float(w.type) ? 0 : x.remainders,
                    w.panels(),  step,    (w.panels() + step - 1) / step};
