@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NATIVE := $(wildcard native/CMakeLists.txt native/src/*)
-DEMO := 'class Point:\n    def get_x(self):\n        return self.x\n\n    def set_x(self, x):\n        self.x = x\n\n    def get_y(self):\n'
+DEMO := 'The days of the week:\n1. Monday is the first day of the week.\n2. Tuesday is the second day of the week.\n3. Wednesday is the third day of the week.\n4.\n'
 
 .PHONY: demo test fuzz lint format bench clean
 
