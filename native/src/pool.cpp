@@ -1,5 +1,9 @@
 #include "pool.h"
 
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
+
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
 #endif
@@ -17,9 +21,17 @@ inline void pause() {
 #endif
 }
 
+int this_process() {
+#if defined(_WIN32)
+  return 0;  // nothing forks there
+#else
+  return getpid();
+#endif
+}
+
 }  // namespace
 
-Pool::Pool(int threads) {
+Pool::Pool(int threads) : process_(this_process()) {
   workers_.reserve(threads - 1);
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
@@ -29,19 +41,26 @@ Pool::Pool(int threads) {
   }
 }
 
+bool Pool::forked() const { return process_ != this_process(); }
+
 Pool::~Pool() {
+  if (forked()) {  // nothing to join or to wait for, and their destructors must not try
+    new std::vector<std::thread>(std::move(workers_));
+    sleep_.release();
+    return;
+  }
   closing_.store(true);
   loop_.fetch_add(1);
   {
-    std::lock_guard<std::mutex> lock(sleep_);
+    std::lock_guard<std::mutex> lock(sleep_->mutex);
   }
-  wake_.notify_all();
+  sleep_->wake.notify_all();
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
 }
 
 void Pool::run_erased(int64_t parts, Call call, void* context) {
-  if (workers_.empty() || parts <= 1) {
+  if (workers_.empty() || parts <= 1 || forked()) {
     for (int64_t part = 0; part < parts; ++part) call(context, part, 0);
     return;
   }
@@ -56,9 +75,9 @@ void Pool::run_erased(int64_t parts, Call call, void* context) {
   loop_.fetch_add(1);
   if (sleepers_.load() > 0) {
     {
-      std::lock_guard<std::mutex> lock(sleep_);
+      std::lock_guard<std::mutex> lock(sleep_->mutex);
     }
-    wake_.notify_all();
+    sleep_->wake.notify_all();
   }
   take_parts(0);
   for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
@@ -94,9 +113,9 @@ uint64_t Pool::wait_for_loop(uint64_t seen) {
     if (loop != seen) return loop;
     pause();
   }
-  std::unique_lock<std::mutex> lock(sleep_);
+  std::unique_lock<std::mutex> lock(sleep_->mutex);
   sleepers_.fetch_add(1);
-  wake_.wait(lock, [&] { return loop_.load() != seen; });
+  sleep_->wake.wait(lock, [&] { return loop_.load() != seen; });
   sleepers_.fetch_sub(1);
   return loop_.load();
 }

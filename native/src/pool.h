@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -37,11 +38,13 @@ class Pool {
   using Call = void (*)(void* context, int64_t part, int thread);
 
   void run_erased(int64_t parts, Call call, void* context);
+  bool forked() const;
   void take_parts(int thread);
   void work(int thread);
   uint64_t wait_for_loop(uint64_t seen);
 
   std::vector<std::thread> workers_;
+  int process_;       // that the workers live in: a child that was forked has none of them
   std::mutex turn_;  // held by the caller whose loop runs
 
   // The loop that runs. Written by its caller before `loop_` goes up, read by workers after.
@@ -53,8 +56,11 @@ class Pool {
   alignas(64) std::atomic<uint64_t> loop_{0};    // its number
   std::atomic<bool> closing_{false};
 
-  std::mutex sleep_;
-  std::condition_variable wake_;
+  struct Sleep {
+    std::mutex mutex;
+    std::condition_variable wake;
+  };
+  std::unique_ptr<Sleep> sleep_ = std::make_unique<Sleep>();
   std::atomic<int> sleepers_{0};
 };
 

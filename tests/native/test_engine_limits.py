@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,3 +143,24 @@ def test_weights_that_do_not_fit_are_named() -> None:
         engine.finish()
     with pytest.raises(ValueError, match="not complete"):
         engine.score([engine.open()], *rows(1))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_child_computes_alone_and_ends() -> None:
+    """Its parent's threads are not there: it would wait for them for ever."""
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[1]); from mixed_models import *\n"
+        "model = build(('Q8_0',)); tokens = list(range(40))\n"
+        "logits = one_by_one(model, tokens)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    right = bool((score(model, model.open(), tokens) == logits).all())\n"
+        "    del model\n"
+        "    os._exit(0 if right else 3)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    tests = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, tests], timeout=60, check=False
+    )
+    assert done.returncode == 0

@@ -337,3 +337,18 @@ def test_no_damaged_header_ends_in_another_error(folder: Path) -> None:
         except DraftproofError:
             refused += 1
     assert 1000 < refused < 2000
+
+
+def test_the_end_tokens_of_generation_config_hold(folder: Path) -> None:
+    """Instruction-tuned models name more of them there than in config.json."""
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": [7, 9]}))
+    assert open_folder(folder).eos == {7, 9}
+    path.write_text(json.dumps({"eos_token_id": 5}))
+    assert open_folder(folder).eos == {5}
+    path.write_text(json.dumps({"temperature": 0.6}))
+    assert open_folder(folder).eos == {tiny_models.SIZES["eos_token_id"]}
+    for damaged in ('{"eos_token_id": ["7"]}', "[", "[]"):
+        path.write_text(damaged)
+        with pytest.raises(ModelCorrupt, match="generation_config"):
+            open_folder(folder)

@@ -91,7 +91,7 @@ class Folder:
         self.path = path
         self.metadata: Mapping[str, Any] = config.metadata
         self.vocab_size = config.vocab_size
-        self.eos = config.eos
+        self.eos = _ends(path, config)
         self.rope_factors = config.rope_factors
         self._places = places
 
@@ -150,6 +150,22 @@ def open_folder(path: str | Path, quantize: Quantize | None = None) -> Folder:
     return Folder(folder, config, list(places.values()))
 
 
+def _ends(folder: Path, config: HubConfig) -> frozenset[int]:
+    """Tokens that end a sequence: those of generation_config.json, else the configuration's.
+
+    Raises:
+        ModelCorrupt: generation_config.json is damaged.
+    """
+    path = folder / "generation_config.json"
+    ends = _json(path).get("eos_token_id") if path.is_file() else None
+    if ends is None:
+        return config.eos
+    ids = ends if isinstance(ends, list) else [ends]
+    if not all(isinstance(token, int) for token in ids):
+        raise corrupt(path, f"eos_token_id is {ends!r}")
+    return frozenset(ids)
+
+
 def _config(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
@@ -158,13 +174,17 @@ def _config(folder: Path) -> Mapping[str, Any]:
             why="the model's shape is read from it",
             remedy="name a folder of Hugging Face's layout, or a .gguf file",
         )
+    return _json(path)
+
+
+def _json(path: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_text("utf-8"))
+        document = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise corrupt(path, str(error)) from error
-    if not isinstance(config, dict):
+    if not isinstance(document, dict):
         raise corrupt(path, "it is no JSON object")
-    return config
+    return document
 
 
 def _check(path: Path, stored: StoredTensor) -> None:
