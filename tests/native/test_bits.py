@@ -82,14 +82,15 @@ def test_trees(model: Any, alone: np.ndarray, base: int, seed: int) -> None:
     logits = score(model, sequence, tokens, parents)
     assert sequence.open_rows == (0 if parents == list(range(-1, count - 1)) else count)
     deepest: list[int] = []
+    chain = model.open()
+    score(model, chain, TOKENS[:base])
     for row in range(count):
         path = [row]
         while parents[path[0]] >= 0:
             path.insert(0, parents[path[0]])
         if len(path) > len(deepest):
             deepest = path
-        chain = model.open()
-        score(model, chain, TOKENS[:base])
+        chain.rewind(base)
         expected = score(model, chain, [tokens[i] for i in path])
         assert same(logits[row : row + 1], expected[-1:])
     if sequence.open_rows:
