@@ -43,11 +43,7 @@ Pass::Pass(Model& model, const std::vector<Row>& rows)
 }
 
 void Pass::place_rows() {
-  struct Seen {
-    int64_t rows = 0;
-    std::vector<int64_t> indices;  // of its rows in the pass
-  };
-  std::unordered_map<const Sequence*, Seen> sequences;
+  std::unordered_map<const Sequence*, int64_t> counts;  // rows so far
   places_.resize(rows_.size());
   for (size_t i = 0; i < rows_.size(); ++i) {
     const Row& row = rows_[i];
@@ -58,10 +54,9 @@ void Pass::place_rows() {
     if (row.sequence->open_rows() > 0) {
       throw std::invalid_argument("a sequence has an open tree: keep a path or rewind first");
     }
-    Seen& seen = sequences[row.sequence];
     Place& place = places_[i];
     place.base = row.sequence->length();
-    place.slot = place.base + seen.rows;
+    place.slot = place.base + counts[row.sequence]++;
     place.position = place.base;
     if (row.parent >= 0) {
       if (row.parent >= static_cast<int64_t>(i) || rows_[row.parent].sequence != row.sequence) {
@@ -78,8 +73,6 @@ void Pass::place_rows() {
       }
       std::reverse(place.path.begin(), place.path.end());
     }
-    ++seen.rows;
-    seen.indices.push_back(static_cast<int64_t>(i));
   }
 }
 

@@ -59,10 +59,31 @@ def require(needed: int, device: Any, what: str) -> None:
     Raises:
         OutOfMemory: `device` has less.
     """
-    there = available(device)
+    require_free(
+        needed,
+        available(device),
+        what,
+        where=f" on {device}",
+        remedy="choose a smaller model or a smaller dtype, or free some memory",
+    )
+
+
+def require_free(needed: int, there: int, what: str, *, where: str = "", remedy: str) -> None:
+    """The same of memory whose free bytes are known.
+
+    Args:
+        needed: Bytes.
+        there: Bytes that are free.
+        what: What needs them, for the message.
+        where: Which memory it is, for the message.
+        remedy: What the user can do about it.
+
+    Raises:
+        OutOfMemory: Less is there than needed.
+    """
     if needed > there:
         raise OutOfMemory(
-            f"{what} needs {needed / GIB:.1f} GiB on {device}, and {there / GIB:.1f} GiB are free",
+            f"{what} needs {needed / GIB:.1f} GiB{where}, and {there / GIB:.1f} GiB are free",
             why="loading it would exhaust the machine's memory",
-            remedy="choose a smaller model or a smaller dtype, or free some memory",
+            remedy=remedy,
         )

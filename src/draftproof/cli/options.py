@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
+from draftproof.backends.choice import Backend
 from draftproof.engine import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-BACKENDS = ("cpu", "torch")
+BACKENDS = get_args(Backend)
 DTYPES = ("float32", "float16", "bfloat16")
 BITS = ("8", "4")
 

@@ -40,9 +40,7 @@ MOST_PER_HEAD = 2**14
 
 GEMMA_PATTERN = 6  # every sixth layer attends to everything
 GEMMA_LOCAL_BASE = 10000.0
-GEMMA_27B_LAYERS = (
-    62  # the one size whose attention is scaled by the width of a layer, not of a head
-)
+GEMMA_27B_LAYERS = 62  # this size alone scales attention by hidden / heads
 
 
 @dataclass(frozen=True, slots=True)

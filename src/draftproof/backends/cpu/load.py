@@ -17,18 +17,17 @@ from draftproof.backends.cpu.model import CpuModel
 from draftproof.backends.cpu.native import require_native
 from draftproof.backends.cpu.safetensors import Quantize, open_folder
 from draftproof.backends.cpu.tokenizer import GgufTokenizer, from_folder
+from draftproof.backends.memory import GIB, require_free
 from draftproof.core import Float32
 from draftproof.errors import (
     DraftproofError,
     InvalidSetting,
     ModelCorrupt,
-    OutOfMemory,
     UnsupportedModel,
 )
 from draftproof.ports import Tokenizer
 
 ROPE_FACTORS = "rope_freqs.weight"
-GIB = 2**30
 
 # Control tokens that end a turn, beside the ones that the metadata names: a chat model may end with
 # another token than the one it was trained to end documents with.
@@ -69,7 +68,12 @@ def load_cpu_model(
     native = require_native()
     _check(path, threads, cache_bytes, quantize, kernels)
     source = _folder(path, quantize) if path.is_dir() else _file(path)
-    _require_memory(source.stored_bytes, source.name)
+    require_free(
+        source.stored_bytes,
+        psutil.virtual_memory().available,
+        source.name,
+        remedy="choose a smaller model, or free some memory",
+    )
     config = read_config(source.metadata, source.vocab_size, source.name, source.rope_factors)
     tokenizer = source.tokenizer()
     try:
@@ -271,16 +275,6 @@ def _check(
             f"no kernels {kernels!r} run on this processor",
             why="they are compiled for instructions that it does not have, or do not exist",
             remedy=f"use {', '.join(names)}",
-        )
-
-
-def _require_memory(needed: int, name: str) -> None:
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise OutOfMemory(
-            f"{name} needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free",
-            why="loading it would exhaust the machine's memory",
-            remedy="choose a smaller model, or free some memory",
         )
 
 
