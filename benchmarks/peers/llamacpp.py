@@ -36,6 +36,7 @@ from draftproof.bench.peers import (
     gguf_file,
     publish,
     run_script,
+    show,
 )
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance
@@ -162,10 +163,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("--modes", help="ours, as in `bench speed`")
         command.add_argument("--peer-modes", help="llama.cpp's, such as plain,draft:5,ngram-mod")
     return parser.parse_args(arguments)
-
-
-def show(what: str, done: int, total: int) -> None:
-    print(f"[{done}/{total}] {what}", file=sys.stderr)
 
 
 def check(given: argparse.Namespace) -> None:

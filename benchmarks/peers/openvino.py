@@ -35,6 +35,7 @@ from draftproof.bench.peers import (
     publish,
     run_script,
     seconds_of_all,
+    show,
 )
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance
@@ -228,10 +229,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=("cpu", "torch"), help="of our side")
     parser.add_argument("--output", "--out", type=Path)
     return parser.parse_args(arguments)
-
-
-def show(what: str, done: int, total: int) -> None:
-    print(f"[{done}/{total}] {what}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:

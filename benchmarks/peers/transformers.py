@@ -14,14 +14,13 @@ prompt lookup needs a length, and 10 tokens is the one that its authors recommen
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from draftproof.bench.modes import parse_modes, speculators
-from draftproof.bench.peers import compete, publish, run_script
+from draftproof.bench.peers import compete, publish, run_script, show
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance
 from draftproof.bench.speed import PLAIN, Mode, Run, speculator_mode
@@ -103,10 +102,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype")
     parser.add_argument("--output", type=Path)
     return parser.parse_args(arguments)
-
-
-def show(what: str, done: int, total: int) -> None:
-    print(f"[{done}/{total}] {what}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:

@@ -160,6 +160,11 @@ def seconds_of_all(seconds: float, tokens: int) -> float:
     return seconds * tokens / max(tokens - 1, 1)
 
 
+def show(what: str, done: int, total: int) -> None:
+    """A line of progress, apart from the result."""
+    print(f"[{done}/{total}] {what}", file=sys.stderr)
+
+
 def publish(name: str, result: Mapping[str, Any], output: Path | None) -> None:
     """Write a result, and print it as one JSON object; `write_result` has the arguments."""
     path = write_result(name, result, output)
