@@ -80,14 +80,29 @@ class Draft:
     """A proposal: its tokens, and the exact law that each was drawn from.
 
     `laws[i]` is the law of `tokens[i]` given the tokens before it, over the target's vocabulary.
+
+    Mostly a chain. A tree says in `parents[i]` which earlier token the i-th one follows, -1 being
+    the committed text. Of the tokens that follow the same one, all are different and all but one
+    are certain choices; the other may be drawn from a law that depends on them.
+
+    `sources[i]` names what drafted the i-th token, where one drafter joins several.
+
+    Raises:
+        ValueError: The parts do not fit together.
     """
 
     tokens: tuple[int, ...] = ()
     laws: tuple[Law, ...] = ()
+    parents: tuple[int, ...] = ()  # empty for a chain
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.laws):
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.laws)} laws")
+        if self.sources and len(self.sources) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.sources)} sources")
+        if self.parents:
+            self._check_tree()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -97,19 +112,81 @@ class Draft:
         """Whether every token was a certain choice (lookup, n-gram, greedy drafts)."""
         return all(isinstance(law, PointMass) for law in self.laws)
 
+    @property
+    def chain(self) -> bool:
+        """Whether each token follows the one before it."""
+        return not self.parents or self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+    def parent(self, node: int) -> int:
+        """The token that the `node`-th one follows; -1 for the committed text."""
+        return self.parents[node] if self.parents else node - 1
+
+    def children(self, node: int) -> list[int]:
+        """The tokens that follow the `node`-th one; -1 stands for the committed text."""
+        if not self.parents:
+            return [node + 1] if node + 1 < len(self.tokens) else []
+        return [i for i in range(node + 1, len(self.tokens)) if self.parents[i] == node]
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """The nodes from the committed text down to `node`, it included; empty for -1."""
+        nodes: list[int] = []
+        while node >= 0:
+            nodes.append(node)
+            node = self.parent(node)
+        return tuple(reversed(nodes))
+
+    @property
+    def depth(self) -> int:
+        """Tokens on the longest path."""
+        depths: list[int] = []
+        for node in range(len(self.tokens)):
+            parent = self.parent(node)
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return max(depths, default=0)
+
     @classmethod
-    def of_certain(cls, tokens: tuple[int, ...]) -> Draft:
+    def of_certain(cls, tokens: tuple[int, ...], parents: tuple[int, ...] = ()) -> Draft:
         """A draft of point masses."""
-        return cls(tokens, tuple(PointMass(token) for token in tokens))
+        return cls(tokens, tuple(PointMass(token) for token in tokens), parents)
+
+    def _check_tree(self) -> None:
+        if len(self.parents) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
+        if not all(-1 <= parent < node for node, parent in enumerate(self.parents)):
+            raise ValueError(f"parents {self.parents}: each is an earlier token, or -1")
+        children = set(zip(self.parents, self.tokens, strict=True))
+        if len(children) < len(self.tokens):
+            raise ValueError("a token stands twice behind the same one")
+        sampled = [
+            parent
+            for parent, law in zip(self.parents, self.laws, strict=True)
+            if not isinstance(law, PointMass)
+        ]
+        if len(set(sampled)) < len(sampled):
+            raise ValueError("of the tokens behind the same one, more than one was sampled")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule decided: keep the first `accepted` drafted tokens, then emit `token`."""
+    """What a rule decided: keep `accepted` drafted tokens, then emit `token`.
+
+    `path` holds the nodes of the draft that were kept, from the committed text on. In a chain these
+    are the first `accepted` ones, and it may be left out.
+
+    Raises:
+        ValueError: The path has another length.
+    """
 
     accepted: int
     token: int
     kind: Origin
+    path: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            object.__setattr__(self, "path", tuple(range(self.accepted)))
+        elif len(self.path) != self.accepted:
+            raise ValueError(f"{self.accepted} accepted tokens on a path of {len(self.path)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +211,8 @@ class Token:
     """One emitted token with its account.
 
     `position` counts output tokens from 0. `p` is the target's probability of the token under the
-    request's sampling settings, `q` the draft's (None where nothing was drafted there). `logprob`
+    request's sampling settings, `q` the draft's (None where nothing was drafted there) and `source`
+    what drafted it (empty where the target chose it alone). `logprob`
     is the target's own log-softmax, before any sampling setting, and `top_logprobs` the most
     probable ids with theirs; both only where log-probabilities were asked for.
     """
@@ -148,18 +226,37 @@ class Token:
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     text: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         return self.text
 
 
 @dataclass(frozen=True, slots=True)
+class Guess:
+    """One drafted token with its account.
+
+    `q` is the draft's probability of it, and `p` the target's under the request's sampling
+    settings: None where the target's law was never looked at, behind a rejected token. `parent` is
+    as in `Draft.parents`.
+    """
+
+    id: int
+    parent: int
+    source: str
+    q: float
+    p: float | None
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round's account: what was drafted and accepted, and the seconds it took.
 
-    `scored` is the number of this request's tokens in the target's pass, `drafted + 1`. Where
-    other requests shared the pass, `others` is their number and `beside` that of their tokens in
-    it, and `score_seconds` is a share of the pass in proportion to tokens.
+    `drafted` counts tokens, a tree's all; `guesses` holds them one by one, and `stopped` says why
+    the draft was not longer. Where other requests shared the pass, `others` is their number and
+    `beside` that of their tokens in it, and `score_seconds` is a share of the pass in proportion to
+    tokens.
     """
 
     drafted: int
@@ -170,6 +267,8 @@ class Round:
     verify_seconds: float
     others: int = 0
     beside: int = 0
+    guesses: tuple[Guess, ...] = ()
+    stopped: str = ""
 
     @property
     def scored(self) -> int:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from draftproof.core import Draft, Law, LogitRow, Logits, Prompt, Round, Verdict
+import numpy as np
+
+from draftproof.core import Draft, Int64, Law, LogitRow, Logits, Prompt, Round, Verdict
 from draftproof.rng import Chooser
 
 
@@ -113,11 +115,72 @@ class Pass:
         session: One of the model's own sessions; in a pass at most once.
         tokens: As in `Session.score`.
         keep: As in `Session.score`.
+        parents: As in `Branching.score_tree`, where the tokens are a tree; empty for a chain.
     """
 
     session: Session
     tokens: tuple[int, ...]
     keep: int
+    parents: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class Branching(Session, Protocol):
+    """An optional capability of a `Session`: scoring a tree of tokens, and keeping one path of it.
+
+    It is asked for with `isinstance` before use; without it, drafts are chains.
+    """
+
+    def score_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Score a tree that hangs from the cached tokens.
+
+        Until `keep` or `rewind` chooses, the tree is open: `length` does not count it, and a
+        further tree's nodes may follow its nodes.
+
+        Args:
+            tokens: The nodes, each behind the one that it follows; at least one.
+            parents: For each the node that it follows, counted over all that were scored since the
+                tree was opened; -1 for the cached tokens' end.
+
+        Returns:
+            The logits after each of these nodes, those of a chain over its path, float32.
+        """
+        ...
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Append the open tree's nodes on `path`, from the root on, and forget the others."""
+        ...
+
+
+@runtime_checkable
+class Narrowing(Protocol):
+    """An optional capability of a `Model`: logits of a part of the vocabulary."""
+
+    def narrow(self, ids: Sequence[int]) -> tuple[Model, Int64[np.ndarray, "rows"]]:
+        """The same weights with a smaller output head.
+
+        Args:
+            ids: The token ids whose logits are wanted.
+
+        Returns:
+            A model whose logits have a column for each of the ids beside it, rising; `ids` are
+            among them, and neighbours that cost nothing more.
+        """
+        ...
+
+
+@runtime_checkable
+class Shallowing(Protocol):
+    """An optional capability of a `Model`: running its first layers alone."""
+
+    @property
+    def layers(self) -> int:
+        """How many it has."""
+        ...
+
+    def shallow(self, layers: int) -> Model:
+        """The first `layers` layers (at least 1) under the same head, in the same memory."""
+        ...
 
 
 @runtime_checkable
@@ -190,7 +253,7 @@ class Proposer(Protocol):
 
         Args:
             output: All output tokens so far.
-            limit: Most tokens to draft, at least 1; fewer, and none, are fine.
+            limit: Most tokens to draft, at least 1; fewer, and none, are fine. A chain is due.
             stream: Makes the choices: `stream.draft(index, law)` picks the index-th token. Whether
                 a token stays in the draft must not depend on that token (`guarantees.md`).
         """
@@ -202,6 +265,59 @@ class Proposer(Protocol):
 
     def close(self) -> None:
         """Free what it holds."""
+        ...
+
+
+@runtime_checkable
+class Guide(Protocol):
+    """Says, while a draft is made, whether another token is worth its price; one per round.
+
+    It may use the past and what the drafter tells it, never the target's answer. A token that a
+    drafter has paid for and drawn stays in the draft, whatever it says then.
+    """
+
+    def value(
+        self, source: str, confidence: float | None = None, after: int | None = None
+    ) -> float:
+        """What one more token is worth: emitted tokens, less those that its cost earns otherwise.
+
+        Not above 0: it does not pay.
+
+        Args:
+            source: What would draft it. A name stands for one way of drafting and its costs.
+            confidence: How sure the source is, in [0, 1], on any scale of its own: the guide learns
+                what it means. None where that is known only once the token is drafted.
+            after: The taken token that it would follow, by its number; -1 for the committed text.
+                By default the last one: a chain.
+        """
+        ...
+
+    def take(self, source: str, confidence: float, after: int | None = None) -> None:
+        """Note that a token was drafted: the next number, counting from 0, is its own."""
+        ...
+
+    @property
+    def nodes(self) -> int:
+        """Most tokens in the draft altogether."""
+        ...
+
+    @property
+    def branching(self) -> bool:
+        """Whether the target can score a tree; without it, only chains are of use."""
+        ...
+
+    @property
+    def stopped(self) -> str:
+        """Why the last value asked for was not above 0; empty where it was."""
+        ...
+
+
+@runtime_checkable
+class Guided(Proposer, Protocol):
+    """An optional capability of a `Proposer`: letting a guide decide how far a draft goes."""
+
+    def follow(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
+        """As `draft`, but each token is asked for and told; `limit` bounds every path."""
         ...
 
 
@@ -248,6 +364,19 @@ class LengthPolicy(Protocol):
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why speculation was switched off or on, with the rounds."""
+        ...
+
+
+@runtime_checkable
+class Guiding(LengthPolicy, Protocol):
+    """An optional capability of a `LengthPolicy`: guiding proposers that are `Guided`."""
+
+    def guide(self, branching: bool) -> Guide:
+        """The next round's guide.
+
+        Args:
+            branching: Whether the target can score a tree.
+        """
         ...
 
 
