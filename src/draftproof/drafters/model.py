@@ -7,13 +7,18 @@ the verdict is known.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from draftproof.core import Draft, Float32, Law, LogitRow, Prompt, Verdict
+from draftproof.core import Draft, Float32, Int64, Law, LogitRow, Prompt, Verdict
+from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import BadLogits, InvalidSetting
-from draftproof.ports import Model, Standardise
+from draftproof.ports import Guide, Model, Narrowing, Standardise
 from draftproof.rng import Chooser
+
+Columns: TypeAlias = "slice | Int64[np.ndarray, 'columns']"
 
 
 class DraftModel:
@@ -27,16 +32,24 @@ class DraftModel:
         vocab_size: Rows of the *target's* output head.
         allowed: The ids that both tokenizers know: a number (all ids below it) or the ids
             themselves. No other id is drafted. By default every id that both heads have.
+        head: Ids to draft from, with those of the prompt and the end tokens, where the model can
+            leave out the others (`ports.Narrowing`): a smaller output head is a cheaper pass. The
+            law of every other id is zero, which the rules allow. None for all.
 
     Raises:
         InvalidSetting: `allowed` leaves no id that both heads have.
     """
 
     def __init__(
-        self, model: Model, vocab_size: int, allowed: int | Collection[int] | None = None
+        self,
+        model: Model,
+        vocab_size: int,
+        allowed: int | Collection[int] | None = None,
+        head: Sequence[int] | None = None,
     ) -> None:
         self.model: Model = model
         self.vocab_size = vocab_size
+        self.head = head
         rows = min(model.vocab_size, vocab_size)
         self._usable: slice | np.ndarray
         if allowed is None or isinstance(allowed, int):
@@ -65,7 +78,21 @@ class DraftModel:
         """
         if isinstance(prompt, tuple):
             prompt = tuple(map(self.readable, prompt))
-        return ModelProposer(self, prompt, standardise)
+        model, source, target = self.model, self._usable, self._usable
+        if self.head is not None and isinstance(model, Narrowing):
+            model, source, target = self._narrow(model, prompt if isinstance(prompt, tuple) else ())
+        return ModelProposer(self, model, (source, target), prompt, standardise)
+
+    def _narrow(self, model: Narrowing, prompt: Sequence[int]) -> tuple[Model, Columns, Columns]:
+        """The model with a small head, and which of its columns are which of the target's ids."""
+        ids = {*(self.head or ()), *prompt, *self.model.eos}
+        small, columns = model.narrow(sorted(ids))
+        usable = (
+            columns < self._usable.stop
+            if isinstance(self._usable, slice)
+            else (np.isin(columns, self._usable))
+        )
+        return small, np.flatnonzero(usable), columns[usable]
 
     def readable(self, token: int) -> int:
         """The token as the draft reads it: its own last id stands for ids that it lacks.
@@ -74,23 +101,43 @@ class DraftModel:
         """
         return min(token, self.model.vocab_size - 1)
 
-    def widen(self, row: Float32[np.ndarray, "draft_vocab"], wide: LogitRow) -> LogitRow:
-        """The draft's logits over the target's vocabulary, in `wide`, which was `nowhere`."""
-        wide[self._usable] = row[self._usable]
-        return wide
-
     def nowhere(self) -> LogitRow:
         """Logits over the target's vocabulary by which nothing may be drafted: all -inf."""
         return np.full(self.vocab_size, -np.inf, dtype=np.float32)
 
 
-class ModelProposer:
-    """One request's session in the draft model. `length` counts its cached tokens."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A drafted token, the law that it was drawn from, and how sure the draft was."""
 
-    def __init__(self, drafter: DraftModel, prompt: Prompt, standardise: Standardise) -> None:
+    token: int
+    law: Law
+    confidence: float
+
+
+class ModelProposer:
+    """One request's session in the draft model. `length` counts its cached tokens.
+
+    Args:
+        drafter: Whose it is.
+        model: The drafter's model, or a narrow form of it.
+        columns: Columns of its logits, and the target's ids that they stand for.
+        prompt: The request's prompt.
+        standardise: As in `Drafter.begin`.
+    """
+
+    def __init__(
+        self,
+        drafter: DraftModel,
+        model: Model,
+        columns: tuple[Columns, Columns],
+        prompt: Prompt,
+        standardise: Standardise,
+    ) -> None:
         self._drafter = drafter
+        self._columns = columns
         self._standardise = standardise
-        self._session = drafter.model.open(prompt)
+        self._session = model.open(prompt)
         self._prefix = self._session.prefix
         self._scored: list[int] = []  # the cached tokens behind the prefix
         self._committed = 0  # output tokens when the last draft began
@@ -116,18 +163,51 @@ class ModelProposer:
         Raises:
             BadLogits: The draft returned NaN or infinity.
         """
-        self._committed = len(output)
+        return self.follow(output, limit, stream, UNGUIDED)
+
+    def follow(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
+        """As `draft`, while `guide` finds another token worth its pass.
+
+        A token's confidence is the draft's largest probability there, before sampling settings.
+        """
+        self.start(output)
+        name = self._drafter.name
+        steps: list[Step] = []
         context = list(output)
-        laws: list[Law] = []
-        for index in range(self._room(len(output), limit)):
-            # Behind the first pass of a draft, only the token just drawn is new.
-            pending = [self._drafter.readable(context[-1])] if index else self._pending(context)
-            law = self._next_law(pending, context)
-            if law is None:
+        while len(steps) < limit and guide.value(name) > 0:
+            step = self.step(context, len(steps), stream)
+            if step is None:
                 break
-            laws.append(law)
-            context.append(stream.draft(index, law))
-        return Draft(tuple(context[len(output) :]), tuple(laws))
+            guide.take(name, step.confidence)
+            steps.append(step)
+            context.append(step.token)
+        tokens = tuple(step.token for step in steps)
+        laws = tuple(step.law for step in steps)
+        return Draft(tokens, laws, sources=(name,) * len(steps))
+
+    def start(self, output: Sequence[int]) -> None:
+        """Begin a draft behind `output`."""
+        self._committed = len(output)
+
+    def step(self, context: Sequence[int], index: int, stream: Chooser) -> Step | None:
+        """Draw the draft's `index`-th token, behind `context`: the output and the draft so far.
+
+        Returns:
+            None where the draft's context ends or the request's bans leave it nothing.
+        """
+        limit = self._drafter.model.context_length
+        if limit is not None and len(self._prefix) + len(context) > limit:
+            return None
+        (row,) = self._session.score(self._pending(context), keep=1)
+        self._scored.extend(context[len(self._scored) :])
+        confidence = self._confidence(row)
+        try:
+            source, target = self._columns
+            self._wide[target] = row[source]
+            law = self._standardise.law(self._wide, context)
+        except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
+            return None
+        return Step(stream.draft(index, law), law, confidence)
 
     def observe(self, verdict: Verdict) -> None:
         """Forget the drafted tokens that were rejected."""
@@ -136,13 +216,6 @@ class ModelProposer:
     def close(self) -> None:
         """Free the cache."""
         self._session.close()
-
-    def _room(self, output: int, limit: int) -> int:
-        """How many tokens to draft: all but the last must fit in the draft's context."""
-        context = self._drafter.model.context_length
-        if context is None:
-            return limit
-        return min(limit, context - len(self._prefix) - output + 1)
 
     def _pending(self, context: Sequence[int]) -> list[int]:
         """Rewind to what cache and context share, and return the tokens to score next."""
@@ -163,14 +236,12 @@ class ModelProposer:
             del self._scored[scored:]
             self._session.rewind(len(self._prefix) + scored)
 
-    def _next_law(self, pending: Sequence[int], context: Sequence[int]) -> Law | None:
-        """The law after `context`, of which `pending` is not scored yet.
+    def _confidence(self, row: Float32[np.ndarray, "draft_vocab"]) -> float:
+        """The largest probability of the draft's softmax.
 
-        Returns:
-            None where the request's bans leave no token.
+        Raises:
+            BadLogits: There is NaN or infinity.
         """
-        (row,) = self._session.score(pending, keep=1)
-        self._scored.extend(context[len(self._scored) :])
         if not np.isfinite(row).all():
             raise BadLogits(
                 f"{self._drafter.name} returned NaN or infinity at position "
@@ -178,7 +249,4 @@ class ModelProposer:
                 why="no law over tokens follows from such logits",
                 remedy="load the draft in a wider dtype (float32), or check its weights",
             )
-        try:
-            return self._standardise.law(self._drafter.widen(row, self._wide), context)
-        except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
-            return None
+        return 1 / float(np.exp(row - row.max()).sum())
