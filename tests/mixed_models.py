@@ -54,6 +54,7 @@ def build(
     kernels: str | None = None,
     threads: int = 2,
     cache_bytes: int = 1 << 28,
+    vocab: int = VOCAB,
     seed: int = 0,
 ) -> Any:
     """A finished model whose matrices take the formats in turn."""
@@ -68,7 +69,7 @@ def build(
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
         feed_forward=FEED_FORWARD,
-        vocab=VOCAB,
+        vocab=vocab,
         norm_epsilon=1e-6,
         attention_scale=HEAD_DIM**-0.5,
         embedding_scale=1.0,
@@ -96,7 +97,7 @@ def build(
         vectors |= {"attn_q_norm.weight": HEAD_DIM, "attn_k_norm.weight": HEAD_DIM}
     if traits.get("post_norms"):
         vectors |= {"post_attention_norm.weight": HIDDEN, "post_ffw_norm.weight": HIDDEN}
-    whole = {"token_embd.weight": (VOCAB, HIDDEN), "output.weight": (VOCAB, HIDDEN)}
+    whole = {"token_embd.weight": (vocab, HIDDEN), "output.weight": (vocab, HIDDEN)}
     whole |= {
         f"blk.{i}.{name}.weight": shape for i in range(LAYERS) for name, shape in matrices.items()
     }

@@ -101,8 +101,12 @@ using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::c
 using Flags = nb::ndarray<const bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
+void make_columns(Columns* self, Ints panels, int64_t head_rows) {
+  new (self) Columns({panels.data(), panels.data() + panels.size()}, head_rows);
+}
+
 Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners, Ints tokens,
-             Ints parents, Flags keep) {
+             Ints parents, Flags keep, const Columns* columns) {
   const size_t count = tokens.size();
   if (owners.size() != count || parents.size() != count || keep.size() != count) {
     throw std::invalid_argument("owners, tokens, parents and keep differ in length");
@@ -121,15 +125,16 @@ Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners,
     rows[i] = {tokens(i), sequences[owners(i)], parents(i), keep(i)};
     kept += keep(i);
   }
-  const size_t vocab = static_cast<size_t>(model.config().vocab);
-  std::unique_ptr<float[]> logits(new float[std::max<size_t>(1, kept * vocab)]);
+  const size_t width =
+      static_cast<size_t>(columns == nullptr ? model.config().vocab : columns->count());
+  std::unique_ptr<float[]> logits(new float[std::max<size_t>(1, kept * width)]);
   {
     nb::gil_scoped_release free;
-    model.score(rows, logits.get());
+    model.score(rows, logits.get(), columns);
   }
   float* data = logits.release();
   nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<float*>(memory); });
-  return Logits(data, {kept, vocab}, owner);
+  return Logits(data, {kept, width}, owner);
 }
 
 }  // namespace
@@ -147,6 +152,12 @@ void bind_model(nb::module_& module) {
       .def("keep", &Sequence::keep, "path"_a,
            "Append a path of the open tree, by its rows from the root, and forget the rest.");
 
+  nb::class_<Columns>(module, "Columns",
+                      "The columns of the logits that are wanted, by panels of PANEL neighbours.")
+      .def("__init__", &make_columns, "panels"_a, "head_rows"_a,
+           "`panels` rise; a head of `head_rows` rows has them. Raises ValueError.")
+      .def_prop_ro("count", &Columns::count, "Logits of a row.");
+
   nb::class_<Model>(module, "Model", "A decoder of the Llama family.")
       .def("__init__", &make_model, nb::kw_only(), "hidden"_a, "heads"_a, "kv_heads"_a,
            "head_dim"_a, "feed_forward"_a, "vocab"_a, "norm_epsilon"_a, "attention_scale"_a,
@@ -158,9 +169,10 @@ void bind_model(nb::module_& module) {
       .def("finish", &Model::finish, "Check that every tensor is there.")
       .def("open", &Model::open, nb::keep_alive<0, 1>(), "A new sequence.")
       .def("score", &score, "sequences"_a, "owners"_a, "tokens"_a, "parents"_a, "keep"_a,
+           "columns"_a.none() = nb::none(),
            "Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after "
            "row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of "
-           "the rows in `keep`, float32 [kept, vocab].")
+           "the rows in `keep`, float32 [kept, vocab], or only the wanted columns.")
       .def_prop_ro("kernels", [](const Model& model) { return model.kernels().name; })
       .def_prop_ro("threads", [](Model& model) { return model.pool().threads(); })
       .def_prop_ro("weight_bytes", &Model::weight_bytes)
@@ -169,6 +181,7 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("cache_limit", [](const Model& model) { return model.budget()->limit(); })
       .def_prop_ro("cache_used", [](const Model& model) { return model.budget()->used(); });
   module.attr("PAGE") = PAGE;
+  module.attr("PANEL") = PANEL;
 
   module.def(
       "read_bandwidth",

@@ -185,6 +185,23 @@ void Model::finish() {
   finished_ = true;
 }
 
+Columns::Columns(std::vector<int32_t> panels, int64_t head_rows)
+    : panels_(std::move(panels)), head_rows_(head_rows) {
+  const int64_t all = (head_rows + PANEL - 1) / PANEL;
+  if (panels_.empty()) throw std::invalid_argument("no columns of the logits are wanted");
+  for (size_t i = 0; i < panels_.size(); ++i) {
+    if (panels_[i] <= (i > 0 ? panels_[i - 1] : -1) || panels_[i] >= all) {
+      throw std::invalid_argument("panel " + std::to_string(panels_[i]) + " does not rise, or is not"
+                                  " one of the head's " + std::to_string(all));
+    }
+  }
+}
+
+int64_t Columns::count() const {
+  const int64_t whole = static_cast<int64_t>(panels_.size() - 1) * PANEL;
+  return whole + std::min(PANEL, head_rows_ - panels_.back() * PANEL);
+}
+
 int64_t Model::pass_bytes() const {
   int64_t bytes = head().weight.bytes();
   for (const Layer& layer : layers_) {

@@ -96,6 +96,23 @@ struct Row {
   bool keep = false;    // whether its logits are wanted
 };
 
+/// The columns of the logits that are wanted, where not all are: whole panels of the head, which then
+/// lie side by side.
+class Columns {
+ public:
+  /// `panels` rise, and a head with `head_rows` output rows has them. Throws std::invalid_argument.
+  Columns(std::vector<int32_t> panels, int64_t head_rows);
+
+  const std::vector<int32_t>& panels() const { return panels_; }
+  int64_t head_rows() const { return head_rows_; }
+  /// Logits of a row: 16 for a panel, fewer for the head's last one.
+  int64_t count() const;
+
+ private:
+  std::vector<int32_t> panels_;
+  int64_t head_rows_;
+};
+
 class Model {
  public:
   /// `cache_limit` is in bytes, for all sequences together.
@@ -125,8 +142,9 @@ class Model {
   }
 
   /// Score rows in one pass and append them to their sequences. `logits` has room for the kept rows in
-  /// order, [kept][vocab]. Where it throws (CacheFull, std::invalid_argument), nothing was appended.
-  void score(const std::vector<Row>& rows, float* logits);
+  /// order, [kept][vocab] or, with `columns`, [kept][columns->count()]. Where it throws (CacheFull,
+  /// std::invalid_argument), nothing was appended.
+  void score(const std::vector<Row>& rows, float* logits, const Columns* columns = nullptr);
 
  private:
   friend class Pass;

@@ -24,20 +24,24 @@ void grow(std::vector<float>& vector, int64_t size) {
 
 }  // namespace
 
-void Model::score(const std::vector<Row>& rows, float* logits) {
+void Model::score(const std::vector<Row>& rows, float* logits, const Columns* columns) {
   std::lock_guard<std::mutex> turn(turn_);
   if (!finished_) throw std::invalid_argument("the weights are not complete");
+  if (columns != nullptr && columns->head_rows() != config_.vocab) {
+    throw std::invalid_argument("the columns are those of another head");
+  }
   if (rows.empty()) return;
-  Pass(*this, rows).run(logits);
+  Pass(*this, rows, columns).run(logits);
 }
 
-Pass::Pass(Model& model, const std::vector<Row>& rows)
+Pass::Pass(Model& model, const std::vector<Row>& rows, const Columns* columns)
     : model_(model),
       config_(model.config_),
       kernels_(model.kernels_),
       pool_(*model.pool_),
       scratch_(*model.scratch_),
-      rows_(rows) {
+      rows_(rows),
+      columns_(columns) {
   place_rows();
   reserve();
 }
@@ -220,8 +224,8 @@ float* Pass::head(float* logits) {
   }
   if (kept == 0) return logits;
   const Linear& head = model_.head();
-  multiply({{&head, logits}}, activations(s.normed.data(), kept, hidden, {&head}, true));
-  return logits + kept * config_.vocab;
+  multiply({{&head, logits, columns_}}, activations(s.normed.data(), kept, hidden, {&head}, true));
+  return logits + kept * (columns_ == nullptr ? config_.vocab : columns_->count());
 }
 
 /// The norm of every row, ready for the matrices that read it.
@@ -284,49 +288,68 @@ void Pass::quantize_row(const float* values, int64_t row, int64_t cols, int64_t 
                     q.sums.data() + row * (cols / 16) + begin / 16);
 }
 
+struct Pass::Share {
+  const Linear* linear;
+  float* out;
+  const Columns* columns;
+  MatMul matmul;
+  Activations x;        // with the remainders' rows
+  int64_t rows;         // without them
+  int64_t width;        // of a row of `out`
+  int64_t panels, step, parts;
+};
+
 /// Several products of the same rows, as one loop over panels. Products of remainders are added to
 /// those of their rows.
 void Pass::multiply(std::initializer_list<Job> jobs, const Inputs& x) {
-  struct Share {
-    const Linear* linear;
-    float* out;
-    MatMul matmul;
-    Activations x;
-    int64_t remainders;
-    int64_t panels, step, parts;
-  };
   std::vector<Share> shares;
   int64_t parts = 0;
   for (const Job& job : jobs) {
     const Packed& w = job.linear->weight;
-    const int64_t step = std::max<int64_t>(1, w.panels() / (kParts * pool_.threads()));
-    Share share = {job.linear,  job.out, kernels_.matmul(w.type), x,
-                   is_float(w.type) ? 0 : x.remainders,
-                   w.panels(),  step,    (w.panels() + step - 1) / step};
-    share.x.rows += share.remainders;
+    const Columns* columns = job.columns;
+    const int64_t panels =
+        columns == nullptr ? w.panels() : static_cast<int64_t>(columns->panels().size());
+    const int64_t step = std::max<int64_t>(1, panels / (kParts * pool_.threads()));
+    Share share = {job.linear, job.out, columns, kernels_.matmul(w.type), x, x.rows,
+                   columns == nullptr ? w.rows : columns->count(),
+                   panels,     step,    (panels + step - 1) / step};
+    if (!is_float(w.type)) share.x.rows += x.remainders;
     parts += share.parts;
     shares.push_back(share);
   }
   pool_.run(parts, [&](int64_t part, int) {
     const Share* share = shares.data();
     for (; part >= share->parts; ++share) part -= share->parts;
-    const Packed& w = share->linear->weight;
     const int64_t begin = part * share->step;
     const int64_t end = std::min(share->panels, begin + share->step);
-    share->matmul(w, begin, end, share->x, share->out, w.rows);
-    const std::vector<float>& bias = share->linear->bias;
-    const int64_t first = begin * PANEL, last = std::min(w.rows, end * PANEL);
-    for (int64_t i = 0; i < x.rows; ++i) {
-      float* out = share->out + i * w.rows;
-      if (share->remainders > 0) {
-        const float* more = out + x.rows * w.rows;
-        for (int64_t o = first; o < last; ++o) out[o] += more[o];
-      }
-      if (!bias.empty()) {
-        for (int64_t o = first; o < last; ++o) out[o] += bias[o];
-      }
+    if (share->columns == nullptr) return multiply_run(*share, begin, begin, end - begin);
+    const std::vector<int32_t>& panels = share->columns->panels();
+    for (int64_t at = begin; at < end;) {  // neighbours are multiplied together
+      int64_t next = at + 1;
+      while (next < end && panels[next] == panels[next - 1] + 1) ++next;
+      multiply_run(*share, panels[at], at, next - at);
+      at = next;
     }
   });
+}
+
+/// The product of `count` panels from `panel` on; those before it in `out` are `at`.
+void Pass::multiply_run(const Share& share, int64_t panel, int64_t at, int64_t count) {
+  const Packed& w = share.linear->weight;
+  const std::vector<float>& bias = share.linear->bias;
+  // A kernel writes panel p at p * PANEL.
+  share.matmul(w, panel, panel + count, share.x, share.out + (at - panel) * PANEL, share.width);
+  const int64_t first = panel * PANEL, size = std::min(w.rows - first, count * PANEL);
+  for (int64_t i = 0; i < share.rows; ++i) {
+    float* out = share.out + i * share.width + at * PANEL;
+    if (share.x.rows > share.rows) {
+      const float* more = out + share.rows * share.width;
+      for (int64_t o = 0; o < size; ++o) out[o] += more[o];
+    }
+    if (!bias.empty()) {
+      for (int64_t o = 0; o < size; ++o) out[o] += bias[first + o];
+    }
+  }
 }
 
 /// The residual connection, with the norm that Gemma has before it.

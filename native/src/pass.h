@@ -25,7 +25,7 @@ struct Place {
 class Pass {
  public:
   /// Throws where a row cannot be scored, before anything is computed.
-  Pass(Model& model, const std::vector<Row>& rows);
+  Pass(Model& model, const std::vector<Row>& rows, const Columns* columns);
 
   /// Compute, and append the rows to their sequences.
   void run(float* logits);
@@ -34,7 +34,9 @@ class Pass {
   struct Job {
     const Linear* linear;
     float* out;
+    const Columns* columns = nullptr;  // all of its output where null
   };
+  struct Share;  // of a loop over panels: what a job needs there
   /// How activations are quantised. The input of queries and keys has a few large values beside many
   /// small ones, and attention magnifies their errors: there, what one row of bytes leaves over goes
   /// into a second row.
@@ -59,6 +61,7 @@ class Pass {
   Inputs activations(const float* values, int64_t rows, int64_t cols,
                           std::initializer_list<const Linear*> readers, bool quantize_now);
   void multiply(std::initializer_list<Job> jobs, const Inputs& x);
+  static void multiply_run(const Share& share, int64_t panel, int64_t at, int64_t count);
   void add_projected(const std::vector<float>& post_norm);
   void rotate(float* head, const float* table) const;
   void store(int64_t layer, const LayerConfig& settings, int64_t row, uint16_t* half);
@@ -77,6 +80,7 @@ class Pass {
   Pool& pool_;
   Scratch& scratch_;
   const std::vector<Row>& rows_;
+  const Columns* columns_;  // of the logits; all where null
   std::vector<Place> places_;
   int64_t begin_ = 0, end_ = 0;  // the chunk
 };

@@ -144,6 +144,18 @@ class Sequence:
         Append a path of the open tree, by its rows from the root, and forget the rest.
         """
 
+class Columns:
+    """
+    The columns of the logits that are wanted, by panels of PANEL neighbours.
+    """
+
+    def __init__(self, panels: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], head_rows: int) -> None:
+        """`panels` rise; a head of `head_rows` rows has them. Raises ValueError."""
+
+    @property
+    def count(self) -> int:
+        """Logits of a row."""
+
 class Model:
     """A decoder of the Llama family."""
 
@@ -162,9 +174,9 @@ class Model:
     def open(self) -> Sequence:
         """A new sequence."""
 
-    def score(self, sequences: _Sequence[Sequence], owners: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keep: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    def score(self, sequences: _Sequence[Sequence], owners: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keep: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)], columns: Columns | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """
-        Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of the rows in `keep`, float32 [kept, vocab].
+        Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of the rows in `keep`, float32 [kept, vocab], or only the wanted columns.
         """
 
     @property
@@ -190,6 +202,8 @@ class Model:
     def cache_used(self) -> int: ...
 
 PAGE: int = 64
+
+PANEL: int = 16
 
 def read_bandwidth(threads: int, bytes: int = 1073741824, rounds: int = 5) -> float:
     """Bytes per second of a plain read of memory."""

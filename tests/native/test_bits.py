@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("draftproof._native", reason="the CPU engine was not built")
 
 import mixed_models
+from cpu_models import same
 from mixed_models import FORMATS, VOCAB, build, one_by_one, score
 
 from draftproof import _native as native
@@ -22,10 +23,6 @@ TABLES = native.kernels()
 ARCHITECTURES = list(mixed_models.TRAITS)
 LENGTH = 140  # two boundaries of pages
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, LENGTH).tolist()
-
-
-def same(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and bool((a.view(np.uint32) == b.view(np.uint32)).all())
 
 
 @pytest.fixture(scope="module", params=[(a, t) for a in ARCHITECTURES for t in TABLES])

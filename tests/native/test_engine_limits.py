@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("draftproof._native", reason="the CPU engine was not built")
 
+from cpu_models import cpu_model
 from mixed_models import VOCAB, build, score
 
 from draftproof import _native as native
-from draftproof.backends.cpu.model import CpuModel
 from draftproof.errors import InvalidInput, OutOfMemory, PromptTooLong
 
 PAGE = native.PAGE
@@ -82,17 +82,6 @@ def test_an_open_tree_must_be_chosen_from(model: Any) -> None:
         sequence.rewind(5)
     sequence.rewind(1)
     assert sequence.length == 1
-
-
-def cpu_model(engine: Any, context: int = 4096) -> CpuModel:
-    return CpuModel(
-        engine,
-        name="tiny",
-        architecture="llama",
-        vocab_size=VOCAB,
-        context_length=context,
-        eos=frozenset(),
-    )
 
 
 def test_the_limit_of_key_and_value_memory_is_named() -> None:

@@ -1,16 +1,17 @@
-"""Models that the CPU engine runs, behind the ports `Model`, `Session` and `Batching`."""
+"""Models that the CPU engine runs, behind the ports `Model` and `Session` and all optional ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from draftproof.backends.checks import require_pass, require_token_prompt
 from draftproof.backends.cpu.native import require_native
-from draftproof.core import Logits, Prompt
+from draftproof.core import Int64, Logits, Prompt
 from draftproof.errors import OutOfMemory
 from draftproof.ports import Pass
 
@@ -45,6 +46,7 @@ class CpuModel:
         self.vocab_size = vocab_size
         self.context_length: int | None = context_length
         self.eos = eos
+        self._columns: Any = None  # of the logits; all of them
 
     @property
     def weight_bytes(self) -> int:
@@ -75,6 +77,29 @@ class CpuModel:
         """
         return CpuSession(self, require_token_prompt(self.name, prompt, self.context_length))
 
+    def narrow(self, ids: Sequence[int]) -> tuple[CpuModel, Int64[np.ndarray, "rows"]]:
+        """The same engine, of whose head only what `ids` need is multiplied.
+
+        A head is computed 16 rows at a time, so that whole sixteens come back. They have the bits
+        that the full head gives.
+
+        Args:
+            ids: The token ids whose logits are wanted, in any order.
+
+        Returns:
+            A model whose sessions' logits have a column for each of the ids beside it, rising. Its
+            `vocab_size` is still that of all tokens, since it reads every one of them.
+
+        Raises:
+            ValueError: There are no ids, or one is outside the vocabulary.
+        """
+        native = require_native()
+        panels = np.unique(np.asarray(ids, np.int64) // native.PANEL)
+        narrowed = copy(self)
+        narrowed._columns = native.Columns(panels.astype(np.int32), self.vocab_size)
+        among = (panels[:, None] * native.PANEL + np.arange(native.PANEL)).reshape(-1)
+        return narrowed, among[among < self.vocab_size]
+
     def score_together(self, passes: Sequence[Pass]) -> list[Logits]:
         """Append and score every session's tokens in one pass; see `CpuSession.score`.
 
@@ -95,7 +120,7 @@ class CpuModel:
             keep[start + count - part.keep : start + count] = True
         sequences = [part.session.sequence for part in passes]  # type: ignore[attr-defined]
         with self._allocating(total):
-            logits = self.engine.score(sequences, owners, tokens, parents, keep)
+            logits = self.engine.score(sequences, owners, tokens, parents, keep, self._columns)
         return np.split(logits, np.cumsum([part.keep for part in passes])[:-1])
 
     @contextmanager
