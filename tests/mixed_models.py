@@ -127,6 +127,7 @@ def score(model: Any, sequence: Any, tokens: Any, parents: Any = None) -> np.nda
             if parents is None
             else np.asarray(parents, np.int32),
             np.ones(count, bool),
+            None if parents is None else np.ones(1, bool),
         )
     )
 

@@ -106,10 +106,13 @@ void make_columns(Columns* self, Ints panels, int64_t head_rows) {
 }
 
 Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners, Ints tokens,
-             Ints parents, Flags keep, const Columns* columns) {
+             Ints parents, Flags keep, std::optional<Flags> trees, const Columns* columns) {
   const size_t count = tokens.size();
   if (owners.size() != count || parents.size() != count || keep.size() != count) {
     throw std::invalid_argument("owners, tokens, parents and keep differ in length");
+  }
+  if (trees.has_value() && trees->size() != sequences.size()) {
+    throw std::invalid_argument("sequences and trees differ in length");
   }
   for (const Sequence* sequence : sequences) {
     if (sequence == nullptr || !sequence->uses(model.budget())) {
@@ -122,7 +125,8 @@ Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners,
     if (owners(i) < 0 || static_cast<size_t>(owners(i)) >= sequences.size()) {
       throw std::invalid_argument("a row's owner is no index of the sequences");
     }
-    rows[i] = {tokens(i), sequences[owners(i)], parents(i), keep(i)};
+    const bool tree = trees.has_value() && (*trees)(owners(i));
+    rows[i] = {tokens(i), sequences[owners(i)], parents(i), keep(i), tree};
     kept += keep(i);
   }
   const size_t width =
@@ -169,9 +173,11 @@ void bind_model(nb::module_& module) {
       .def("finish", &Model::finish, "Check that every tensor is there.")
       .def("open", &Model::open, nb::keep_alive<0, 1>(), "A new sequence.")
       .def("score", &score, "sequences"_a, "owners"_a, "tokens"_a, "parents"_a, "keep"_a,
-           "columns"_a.none() = nb::none(),
-           "Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after "
-           "row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of "
+           "trees"_a = nb::none(), "columns"_a.none() = nb::none(),
+           "Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]].\n\n"
+           "It follows row parents[i], counted over those of its sequence in the open tree and this "
+           "pass, or, for -1, the sequence's chain. The rows of a sequence continue its chain or, "
+           "where `trees` has True for it, open a tree or join the open one. Returns the logits of "
            "the rows in `keep`, float32 [kept, vocab], or only the wanted columns.")
       .def_prop_ro("kernels", [](const Model& model) { return model.kernels().name; })
       .def_prop_ro("threads", [](Model& model) { return model.pool().threads(); })

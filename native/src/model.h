@@ -65,7 +65,8 @@ struct Layer {
   std::vector<float> feed_forward_norm, feed_forward_post_norm;
 };
 
-/// One sequence. Its rows are a chain until a pass adds a tree; then `keep` or `rewind` must choose.
+/// One sequence. Its rows are a chain until a pass opens a tree, which further passes may add to; then
+/// `keep` or `rewind` must choose.
 class Sequence {
  public:
   Sequence(const CacheShape& shape, std::shared_ptr<Budget> budget)
@@ -85,15 +86,18 @@ class Sequence {
   friend class Pass;
   Cache cache_;
   int64_t length_ = 0;
-  std::vector<int32_t> parents_;
+  std::vector<int32_t> parents_;  // of the open tree's rows, whose slots follow the chain's
 };
 
 /// A row of a pass.
 struct Row {
   int32_t token = 0;
   Sequence* sequence = nullptr;
-  int32_t parent = -1;  // an earlier row of the pass and sequence, or -1 for the chain's end
-  bool keep = false;    // whether its logits are wanted
+  // An earlier row: its number among those of the sequence's open tree and of the pass, the tree's
+  // first; or -1 for the chain's end.
+  int32_t parent = -1;
+  bool keep = false;  // whether its logits are wanted
+  bool tree = false;  // whether it joins the open tree, or opens one, rather than continue the chain
 };
 
 /// The columns of the logits that are wanted, where not all are: whole panels of the head, which then

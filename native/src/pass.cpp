@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <unordered_map>
 
 namespace draftproof {
 namespace {
@@ -46,8 +45,27 @@ Pass::Pass(Model& model, const std::vector<Row>& rows, const Columns* columns)
   reserve();
 }
 
+/// What the pass adds to the row's sequence, so far.
+Pass::Part& Pass::part_of(const Row& row) {
+  const auto [found, fresh] = parts_.try_emplace(row.sequence);
+  Part& part = found->second;
+  if (fresh) {
+    part.tree = row.tree;
+    if (!row.tree && row.sequence->open_rows() > 0) {
+      throw std::invalid_argument("a sequence has an open tree: keep a path or rewind first");
+    }
+    for (const int32_t parent : row.sequence->parents_) {
+      part.parents.push_back(parent);
+      part.depths.push_back(parent < 0 ? 0 : part.depths[parent] + 1);
+    }
+  }
+  if (part.tree != row.tree) {
+    throw std::invalid_argument("some rows of a sequence are a tree's and some its chain's");
+  }
+  return part;
+}
+
 void Pass::place_rows() {
-  std::unordered_map<const Sequence*, int64_t> counts;  // rows so far
   places_.resize(rows_.size());
   for (size_t i = 0; i < rows_.size(); ++i) {
     const Row& row = rows_[i];
@@ -55,25 +73,25 @@ void Pass::place_rows() {
       throw std::invalid_argument("the token " + std::to_string(row.token) +
                                   " is outside the vocabulary");
     }
-    if (row.sequence->open_rows() > 0) {
-      throw std::invalid_argument("a sequence has an open tree: keep a path or rewind first");
+    Part& part = part_of(row);
+    const int32_t number = static_cast<int32_t>(part.parents.size());
+    if (row.parent < -1 || row.parent >= number) {
+      throw std::invalid_argument("row " + std::to_string(i) +
+                                  " has a parent that is no earlier row of its sequence, nor -1");
     }
+    if (!row.tree && row.parent != number - 1) {
+      throw std::invalid_argument("row " + std::to_string(i) +
+                                  " of a chain does not follow the one before it");
+    }
+    part.parents.push_back(row.parent);
+    part.depths.push_back(row.parent < 0 ? 0 : part.depths[row.parent] + 1);
     Place& place = places_[i];
     place.base = row.sequence->length();
-    place.slot = place.base + counts[row.sequence]++;
-    place.position = place.base;
-    if (row.parent >= 0) {
-      if (row.parent >= static_cast<int64_t>(i) || rows_[row.parent].sequence != row.sequence) {
-        throw std::invalid_argument("row " + std::to_string(i) +
-                                    " has a parent that is no earlier row of its sequence");
-      }
-      place.position = places_[row.parent].position + 1;
-    } else if (row.parent != -1) {
-      throw std::invalid_argument("a parent is a row of the pass, or -1");
-    }
+    place.slot = place.base + number;
+    place.position = place.base + part.depths[number];
     if (place.slot != place.position) {
-      for (int64_t at = static_cast<int64_t>(i); at >= 0; at = rows_[at].parent) {
-        place.path.push_back(places_[at].slot);
+      for (int32_t at = number; at >= 0; at = part.parents[at]) {
+        place.path.push_back(place.base + at);
       }
       std::reverse(place.path.begin(), place.path.end());
     }
@@ -81,13 +99,11 @@ void Pass::place_rows() {
 }
 
 void Pass::reserve() {
-  std::unordered_map<Sequence*, int64_t> ends;
   int64_t longest = 0;
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    ends[rows_[i].sequence] = places_[i].slot + 1;
-    longest = std::max(longest, places_[i].position + 1);
+  for (const Place& place : places_) longest = std::max(longest, place.position + 1);
+  for (const auto& [sequence, part] : parts_) {
+    sequence->cache_.reserve(sequence->length() + static_cast<int64_t>(part.parents.size()));
   }
-  for (const auto& [sequence, end] : ends) sequence->cache_.reserve(end);
 
   const Config& c = config_;
   const int64_t rows = std::min<int64_t>(kChunk, rows_.size());
@@ -122,18 +138,11 @@ void Pass::run(float* logits) {
     logits = run_chunk(begin, std::min(total, begin + kChunk), logits);
   }
   // Only now, so that an error above would have left every sequence as it was.
-  std::unordered_map<Sequence*, bool> chains;
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    chains.try_emplace(rows_[i].sequence, true).first->second &= places_[i].chain();
-  }
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    Sequence& sequence = *rows_[i].sequence;
-    if (chains[&sequence]) {
-      sequence.length_ = places_[i].slot + 1;
+  for (auto& [sequence, part] : parts_) {
+    if (part.tree) {
+      sequence->parents_ = std::move(part.parents);
     } else {
-      const int32_t parent = rows_[i].parent;
-      const int64_t index = parent < 0 ? -1 : places_[parent].slot - places_[i].base;
-      sequence.parents_.push_back(static_cast<int32_t>(index));
+      sequence->length_ += static_cast<int64_t>(part.parents.size());
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <unordered_map>
 #include <vector>
 
 #include "model.h"
@@ -13,7 +14,7 @@ namespace draftproof {
 struct Place {
   int64_t slot = 0;      // in the sequence's cache
   int64_t position = 0;  // rows before it on its path
-  int64_t base = 0;      // the chain's length before the pass
+  int64_t base = 0;      // the chain's length
   std::vector<int64_t> path;  // slots from `base` on, where they are not the positions themselves
 
   /// Its path is the slots in order, so that whole blocks of the cache can be read.
@@ -45,9 +46,16 @@ class Pass {
   struct Inputs : Activations {
     int64_t remainders = 0;
   };
+  /// The rows of a sequence behind its chain's end: those of the open tree, then the pass's.
+  struct Part {
+    bool tree = false;
+    std::vector<int32_t> parents;
+    std::vector<int64_t> depths;  // rows before them on their path
+  };
   struct Unit;  // of attention: neighbouring rows of a sequence, and a head of keys
 
   void place_rows();
+  Part& part_of(const Row& row);
   void reserve();
   float* run_chunk(int64_t begin, int64_t end, float* logits);
   void embed();
@@ -81,6 +89,7 @@ class Pass {
   Scratch& scratch_;
   const std::vector<Row>& rows_;
   const Columns* columns_;  // of the logits; all where null
+  std::unordered_map<Sequence*, Part> parts_;
   std::vector<Place> places_;
   int64_t begin_ = 0, end_ = 0;  // the chunk
 };

@@ -80,7 +80,7 @@ std::vector<float> score(Model& model, Sequence& sequence, const std::vector<int
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool last = i + 1 == tokens.size();
     const int32_t parent = tree ? (last ? 0 : -1) : static_cast<int32_t>(i) - 1;
-    rows.push_back({tokens[i], &sequence, parent, true});
+    rows.push_back({tokens[i], &sequence, parent, true, tree});
   }
   std::vector<float> logits(tokens.size() * kVocab);
   model.score(rows, logits.data());

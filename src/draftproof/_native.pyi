@@ -174,9 +174,11 @@ class Model:
     def open(self) -> Sequence:
         """A new sequence."""
 
-    def score(self, sequences: _Sequence[Sequence], owners: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keep: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)], columns: Columns | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    def score(self, sequences: _Sequence[Sequence], owners: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keep: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)], trees: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, columns: Columns | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """
-        Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]], after row parents[i] of this pass or, for -1, after the sequence's chain. Returns the logits of the rows in `keep`, float32 [kept, vocab], or only the wanted columns.
+        Score rows in one pass and append them: row i is tokens[i] in sequences[owners[i]].
+
+        It follows row parents[i], counted over those of its sequence in the open tree and this pass, or, for -1, the sequence's chain. The rows of a sequence continue its chain or, where `trees` has True for it, open a tree or join the open one. Returns the logits of the rows in `keep`, float32 [kept, vocab], or only the wanted columns.
         """
 
     @property

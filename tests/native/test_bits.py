@@ -77,7 +77,7 @@ def test_trees(model: Any, alone: np.ndarray, base: int, seed: int) -> None:
     sequence = model.open()
     score(model, sequence, TOKENS[:base])
     logits = score(model, sequence, tokens, parents)
-    assert sequence.open_rows == (0 if parents == list(range(-1, count - 1)) else count)
+    assert (sequence.length, sequence.open_rows) == (base, count)
     deepest: list[int] = []
     chain = model.open()
     score(model, chain, TOKENS[:base])
@@ -90,8 +90,7 @@ def test_trees(model: Any, alone: np.ndarray, base: int, seed: int) -> None:
         chain.rewind(base)
         expected = score(model, chain, [tokens[i] for i in path])
         assert same(logits[row : row + 1], expected[-1:])
-    if sequence.open_rows:
-        sequence.keep(deepest)
+    sequence.keep(deepest)
     follow = score(model, sequence, TOKENS[:9])
     chain = model.open()
     score(model, chain, TOKENS[:base] + [tokens[i] for i in deepest])
@@ -109,14 +108,13 @@ def test_beside_other_sequences(model: Any, alone: np.ndarray) -> None:
     order = [i for i, length in enumerate(lengths) for _ in range(length)]
     np.random.default_rng(3).shuffle(order)
     tokens, parents, expected = [], [], []
-    last = [-1] * 4
     done = [0] * 4
-    for row, owner in enumerate(order):
+    for owner in order:
         position = starts[owner] + done[owner]
         tokens.append(TOKENS[position])
-        parents.append(last[owner])
+        parents.append(done[owner] - 1)
         expected.append(alone[position])
-        last[owner], done[owner] = row, done[owner] + 1
+        done[owner] += 1
     logits = model.score(
         sequences,
         np.array(order, np.int32),

@@ -102,5 +102,5 @@ def test_panels_that_do_not_rise_and_other_heads_are_refused() -> None:
     sequence = engine.open()
     other = native.Columns(np.array([0], np.int32), VOCAB + 1)
     with pytest.raises(ValueError, match="another head"):
-        engine.score([sequence], *ints, np.ones(1, bool), other)
+        engine.score([sequence], *ints, np.ones(1, bool), columns=other)
     assert sequence.length == 0

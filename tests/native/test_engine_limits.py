@@ -43,7 +43,7 @@ def rows(count: int, parents: Any = None) -> tuple[np.ndarray, ...]:
         ((1, VOCAB), "token 272 is outside"),
         ((1, -1), "token -1 is outside"),
         ((2, 3), "no earlier row"),
-        ((2, -2), "a parent is"),
+        ((2, -2), "no earlier row"),
         ((0, 1), "owner"),
         ((0, -1), "owner"),
     ],

@@ -50,6 +50,7 @@ def require_pass(
     length: int,
     rows: int,
     context_length: int | None,
+    depth: int | None = None,
 ) -> None:
     """Refuse a pass that cannot be made, before anything is computed.
 
@@ -60,6 +61,7 @@ def require_pass(
         length: Tokens in the cache.
         rows: Rows of the input embedding: token ids are below this.
         context_length: Most tokens in a session; None where there is no limit.
+        depth: Tokens on the longest path, where they are a tree.
 
     Raises:
         InvalidInput: A token id has no row in the embedding.
@@ -75,7 +77,7 @@ def require_pass(
                 why=f"its embedding has the rows 0 to {rows - 1}",
                 remedy="encode the text with the tokenizer that belongs to the model",
             )
-    total = length + len(tokens)
+    total = length + (len(tokens) if depth is None else depth)
     if context_length is not None and total > context_length:
         raise PromptTooLong(
             f"{total} tokens do not fit in the context of {name}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -101,26 +101,38 @@ class CpuModel:
         return narrowed, among[among < self.vocab_size]
 
     def score_together(self, passes: Sequence[Pass]) -> list[Logits]:
-        """Append and score every session's tokens in one pass; see `CpuSession.score`.
+        """Append and score every session's tokens in one pass, chains and trees.
 
         Returns:
             The logits of each, in order. An error leaves all sessions as they were.
+
+        Raises:
+            InvalidInput: A token id has no row in the embedding.
+            PromptTooLong: The tokens do not fit in the context.
+            OutOfMemory: Key and value memory has reached its limit.
+            ValueError: A pass cannot be made: a parent is no earlier node, for example.
         """
-        for part in passes:
-            part.session.check(part.tokens, part.keep)  # type: ignore[attr-defined]  # our own
+        sessions = [cast("CpuSession", part.session) for part in passes]
+        depths = [
+            session.check(part.tokens, part.keep, part.parents)
+            for session, part in zip(sessions, passes, strict=True)
+        ]
         counts = [len(part.tokens) for part in passes]
         total = sum(counts)
         owners = np.repeat(np.arange(len(passes), dtype=np.int32), counts)
-        tokens = np.fromiter((t for part in passes for t in part.tokens), np.int32, total)
-        parents = np.arange(-1, total - 1, dtype=np.int32)
-        starts = np.cumsum([0, *counts[:-1]])
-        parents[starts] = -1
+        tokens = np.concatenate([np.array(part.tokens, np.int32) for part in passes])
+        parents = np.concatenate([_parents(part) for part in passes])
+        trees = np.array([bool(part.parents) for part in passes])
         keep = np.zeros(total, bool)
-        for start, count, part in zip(starts, counts, passes, strict=True):
-            keep[start + count - part.keep : start + count] = True
-        sequences = [part.session.sequence for part in passes]  # type: ignore[attr-defined]
+        for end, part in zip(np.cumsum(counts), passes, strict=True):
+            keep[end - part.keep : end] = True
+        sequences = [session.sequence for session in sessions]
         with self._allocating(total):
-            logits = self.engine.score(sequences, owners, tokens, parents, keep, self._columns)
+            logits = self.engine.score(
+                sequences, owners, tokens, parents, keep, trees, self._columns
+            )
+        for session, depth in zip(sessions, depths, strict=True):
+            session.opened(depth)
         return np.split(logits, np.cumsum([part.keep for part in passes])[:-1])
 
     @contextmanager
@@ -136,8 +148,12 @@ class CpuModel:
             ) from error
 
 
+def _parents(part: Pass) -> np.ndarray:
+    return np.array(part.parents or range(-1, len(part.tokens) - 1), np.int32)
+
+
 class CpuSession:
-    """A `Session`: keys and values in pages, rewound in constant time.
+    """A `Session` that is `Branching`: keys and values in pages, rewound in constant time.
 
     Args:
         model: Whose session it is.
@@ -148,6 +164,7 @@ class CpuSession:
         self._model = model
         self._prefix = prefix
         self._sequence: Any = model.engine.open()
+        self._depths: list[int] = []  # of the open tree's nodes, 1 for those behind the chain
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -156,7 +173,7 @@ class CpuSession:
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """Tokens in the cache, those of an open tree not counted."""
         return 0 if self._sequence is None else int(self._sequence.length)
 
     @property
@@ -174,7 +191,7 @@ class CpuSession:
         """Append `tokens` and score them in one pass; a pass that fails leaves the cache as it was.
 
         Args:
-            tokens: What follows the cached tokens, at least one.
+            tokens: What follows the cached tokens, at least one. No tree may be open.
             keep: How many of the last positions to return logits for.
 
         Returns:
@@ -184,11 +201,45 @@ class CpuSession:
             InvalidInput: A token id has no row in the embedding.
             PromptTooLong: The tokens do not fit in the context.
             OutOfMemory: Key and value memory has reached its limit.
+            ValueError: The pass cannot be made.
         """
         return self._model.score_together([Pass(self, tuple(tokens), keep)])[0]
 
-    def check(self, tokens: Sequence[int], keep: int) -> None:
-        """Refuse a pass that cannot be made; see `score`."""
+    def score_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Open a tree behind the cached tokens, or add to the open one; raises what `score` does.
+
+        Args:
+            tokens: The nodes, at least one.
+            parents: For each the node that it follows, counted over all that were scored since the
+                tree was opened; -1 for the cached tokens' end.
+
+        Returns:
+            The logits after each of these nodes, float32: the bits of a chain over its path.
+        """
+        if not parents:
+            raise ValueError("a tree has at least one node, and every node has a parent")
+        return self._model.score_together([Pass(self, tuple(tokens), len(tokens), tuple(parents))])[
+            0
+        ]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Append the open tree's nodes on `path`, from the root on, and forget the others.
+
+        Raises:
+            ValueError: A node does not follow the one before it; the tree then stays open.
+        """
+        self.sequence.keep(list(path))
+        self._depths = []
+
+    def check(self, tokens: Sequence[int], keep: int, parents: Sequence[int] = ()) -> list[int]:
+        """Refuse a pass that cannot be made; see `score`.
+
+        Returns:
+            The depths of the open tree's nodes after it; none for a chain.
+        """
+        depths = self._grown(parents) if parents else []
+        if parents and len(parents) != len(tokens):
+            raise ValueError(f"{len(tokens)} nodes but {len(parents)} parents")
         require_pass(
             self._model.name,
             tokens,
@@ -196,12 +247,28 @@ class CpuSession:
             length=int(self.sequence.length),
             rows=self._model.vocab_size,
             context_length=self._model.context_length,
+            depth=max(depths, default=None),
         )
+        return depths
+
+    def opened(self, depths: list[int]) -> None:
+        """Take note of what `check` returned, once its pass has been made."""
+        self._depths = depths
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens, in constant time."""
+        """Forget all but the first `length` tokens, and an open tree, in constant time."""
         self.sequence.rewind(length)
+        self._depths = []
 
     def close(self) -> None:
         """Free the cache."""
         self._sequence = None
+
+    def _grown(self, parents: Sequence[int]) -> list[int]:
+        """The depths of the open tree's nodes with further ones."""
+        depths = list(self._depths)
+        for parent in parents:
+            if not -1 <= parent < len(depths):
+                raise ValueError(f"node {len(depths)} cannot follow node {parent}")
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return depths
