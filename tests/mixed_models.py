@@ -55,9 +55,13 @@ def build(
     threads: int = 2,
     cache_bytes: int = 1 << 28,
     vocab: int = VOCAB,
+    layers: int = LAYERS,
     seed: int = 0,
 ) -> Any:
-    """A finished model whose matrices take the formats in turn."""
+    """A finished model whose matrices take the formats in turn.
+
+    With fewer `layers`, the first ones of the model that has them all.
+    """
     random = np.random.default_rng(seed)
     traits = dict(TRAITS[architecture])
     window = traits.pop("window", 0)
@@ -74,7 +78,7 @@ def build(
         attention_scale=HEAD_DIM**-0.5,
         embedding_scale=1.0,
         ropes=[(frequencies, 1.0)],
-        layers=[(window, 0)] + [(0, 0)] * (LAYERS - 1),
+        layers=([(window, 0)] + [(0, 0)] * (LAYERS - 1))[:layers],
         threads=threads,
         kernels=kernels,
         cache_bytes=cache_bytes,
@@ -105,14 +109,19 @@ def build(
         kind = formats[index % len(formats)]
         if cols % native.TYPES[kind][1]:
             kind = "Q8_0"  # a row of `wide` columns holds no whole block of 256
-        assert model.set(name, kind, rows, cols, matrix(kind, rows, cols, random))
+        used = model.set(name, kind, rows, cols, matrix(kind, rows, cols, random))
+        assert used == _within(name, layers)
     norms = {"output_norm.weight": HIDDEN}
     norms |= {f"blk.{i}.{name}": size for i in range(LAYERS) for name, size in vectors.items()}
     for name, size in norms.items():
         values = random.normal(0 if "bias" in name else 1, 0.2, size).astype(np.float32)
-        assert model.set(name, "F32", 1, size, values.view(np.uint8))
+        assert model.set(name, "F32", 1, size, values.view(np.uint8)) == _within(name, layers)
     model.finish()
     return model
+
+
+def _within(name: str, layers: int) -> bool:
+    return not name.startswith("blk.") or int(name.split(".")[1]) < layers
 
 
 def score(model: Any, sequence: Any, tokens: Any, parents: Any = None) -> np.ndarray:

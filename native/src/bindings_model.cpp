@@ -115,7 +115,7 @@ Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners,
     throw std::invalid_argument("sequences and trees differ in length");
   }
   for (const Sequence* sequence : sequences) {
-    if (sequence == nullptr || !sequence->uses(model.budget())) {
+    if (sequence == nullptr || !model.owns(*sequence)) {
       throw std::invalid_argument("a sequence belongs to another model");
     }
   }
@@ -171,6 +171,8 @@ void bind_model(nb::module_& module) {
            "Take a tensor by its GGUF name; False where no part of the model has that name.")
       .def("set_from_file", &set_from_file, "file"_a, "name"_a)
       .def("finish", &Model::finish, "Check that every tensor is there.")
+      .def("shallow", &Model::shallow, "layers"_a,
+           "The first layers as a model, which shares weights and the caches' limit.")
       .def("open", &Model::open, nb::keep_alive<0, 1>(), "A new sequence.")
       .def("score", &score, "sequences"_a, "owners"_a, "tokens"_a, "parents"_a, "keep"_a,
            "trees"_a = nb::none(), "columns"_a.none() = nb::none(),
@@ -181,11 +183,12 @@ void bind_model(nb::module_& module) {
            "the rows in `keep`, float32 [kept, vocab], or only the wanted columns.")
       .def_prop_ro("kernels", [](const Model& model) { return model.kernels().name; })
       .def_prop_ro("threads", [](Model& model) { return model.pool().threads(); })
+      .def_prop_ro("layers", [](const Model& model) { return model.cache_shape().layers; })
       .def_prop_ro("weight_bytes", &Model::weight_bytes)
       .def_prop_ro("pass_bytes", &Model::pass_bytes, "Bytes of weights that a small pass reads.")
       .def_prop_ro("page_bytes", [](const Model& model) { return model.cache_shape().page_bytes(); })
-      .def_prop_ro("cache_limit", [](const Model& model) { return model.budget()->limit(); })
-      .def_prop_ro("cache_used", [](const Model& model) { return model.budget()->used(); });
+      .def_prop_ro("cache_limit", [](const Model& model) { return model.budget().limit(); })
+      .def_prop_ro("cache_used", [](const Model& model) { return model.budget().used(); });
   module.attr("PAGE") = PAGE;
   module.attr("PANEL") = PANEL;
 

@@ -72,8 +72,8 @@ Model::Model(Config config, std::shared_ptr<Pool> pool, const Kernels& kernels,
       shape_{static_cast<int64_t>(config_.layers.size()), config_.kv_heads,
              (config_.head_dim + 15) / 16 * 16},
       budget_(std::make_shared<Budget>(cache_limit)),
-      layers_(config_.layers.size()),
-      scratch_(std::make_unique<Scratch>()) {
+      weights_(std::make_shared<Weights>()),
+      scratch_(std::make_shared<Scratch>()) {
   const Config& c = config_;
   if (c.hidden < 1 || c.heads < 1 || c.kv_heads < 1 || c.head_dim < 1 || c.feed_forward < 1 ||
       c.vocab < 1 || c.layers.empty() || c.ropes.empty() || c.heads % c.kv_heads != 0) {
@@ -91,23 +91,46 @@ Model::Model(Config config, std::shared_ptr<Pool> pool, const Kernels& kernels,
       throw std::invalid_argument("a layer's window or rope is out of range");
     }
   }
+  weights_->layers.resize(c.layers.size());
+}
+
+Model::Model(const Model& whole, int64_t layers)
+    : config_(whole.config_),
+      pool_(whole.pool_),
+      kernels_(whole.kernels_),
+      shape_(whole.shape_),
+      budget_(whole.budget_),
+      finished_(whole.finished_),
+      weights_(whole.weights_),
+      scratch_(whole.scratch_) {
+  config_.layers.resize(static_cast<size_t>(layers));
+  shape_.layers = layers;
 }
 
 Model::~Model() = default;
+
+std::unique_ptr<Model> Model::shallow(int64_t layers) const {
+  if (!finished_) throw std::invalid_argument("the weights are not complete");
+  if (layers < 1 || layers > shape_.layers) {
+    throw std::invalid_argument("the first " + std::to_string(layers) + " layers of " +
+                                std::to_string(shape_.layers) + " are no model");
+  }
+  return std::unique_ptr<Model>(new Model(*this, layers));
+}
 
 /// Find the slot of a tensor: calls `slot.matrix` or `slot.vector` with what is due there.
 template <class Visit>
 bool Model::visit(const std::string& name, Visit&& slot) {
   const Config& c = config_;
-  if (name == "token_embd.weight") return slot.matrix(embedding_.weight, c.vocab, c.hidden);
-  if (name == "output.weight") return slot.matrix(head_.weight, c.vocab, c.hidden);
-  if (name == "output_norm.weight") return slot.vector(output_norm_, c.hidden);
+  if (name == "token_embd.weight") return slot.matrix(weights_->embedding.weight, c.vocab, c.hidden);
+  if (name == "output.weight") return slot.matrix(weights_->head.weight, c.vocab, c.hidden);
+  if (name == "output_norm.weight") return slot.vector(weights_->output_norm, c.hidden);
   int64_t index;
   std::string rest;
-  if (!split_layer(name, &index, &rest) || index >= static_cast<int64_t>(layers_.size())) {
+  if (!split_layer(name, &index, &rest) || index >= shape_.layers) {
     return false;
   }
-  Layer& layer = layers_[index];
+  Layer& layer = weights_->layers[index];
   for (const LinearName& linear : linear_names(c)) {
     Linear& member = layer.*linear.member;
     if (rest == std::string(linear.stem) + ".weight") {
@@ -123,6 +146,7 @@ bool Model::visit(const std::string& name, Visit&& slot) {
 
 bool Model::set(const std::string& name, Type type, int64_t rows, int64_t cols,
                 const uint8_t* source) {
+  if (finished_) throw std::invalid_argument("the weights are complete");
   struct Slot {
     Model& model;
     const std::string& name;
@@ -165,19 +189,20 @@ void Model::finish() {
   const auto due = [&](bool there, const std::string& name) {
     if (!there) missing += (missing.empty() ? "" : ", ") + name;
   };
-  due(embedding_.weight.rows > 0, "token_embd.weight");
-  due(!output_norm_.empty(), "output_norm.weight");
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  due(weights_->embedding.weight.rows > 0, "token_embd.weight");
+  due(!weights_->output_norm.empty(), "output_norm.weight");
+  const std::vector<Layer>& layers = weights_->layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
     const std::string prefix = "blk." + std::to_string(i) + ".";
     for (const LinearName& linear : linear_names(config_)) {
-      const Linear& member = layers_[i].*linear.member;
+      const Linear& member = layers[i].*linear.member;
       due(member.weight.rows > 0, prefix + linear.stem + ".weight");
       const bool is_qkv = linear.member == &Layer::q || linear.member == &Layer::k ||
                           linear.member == &Layer::v;
       if (is_qkv && config_.qkv_bias) due(!member.bias.empty(), prefix + linear.stem + ".bias");
     }
     for (const NormName& norm : norm_names(config_)) {
-      if (norm.due) due(!(layers_[i].*norm.member).empty(), prefix + norm.name);
+      if (norm.due) due(!(layers[i].*norm.member).empty(), prefix + norm.name);
     }
     if (missing.size() > 200) break;
   }
@@ -204,9 +229,9 @@ int64_t Columns::count() const {
 
 int64_t Model::pass_bytes() const {
   int64_t bytes = head().weight.bytes();
-  for (const Layer& layer : layers_) {
+  for (int64_t i = 0; i < shape_.layers; ++i) {
     for (const LinearName& linear : linear_names(config_)) {
-      bytes += (layer.*linear.member).weight.bytes();
+      bytes += (weights_->layers[i].*linear.member).weight.bytes();
     }
   }
   return bytes;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -65,6 +64,13 @@ struct Layer {
   std::vector<float> feed_forward_norm, feed_forward_post_norm;
 };
 
+struct Weights {
+  Linear embedding;  // also the head, where that has no weights of its own
+  Linear head;
+  std::vector<float> output_norm;
+  std::vector<Layer> layers;
+};
+
 /// One sequence. Its rows are a chain until a pass opens a tree, which further passes may add to; then
 /// `keep` or `rewind` must choose.
 class Sequence {
@@ -73,7 +79,6 @@ class Sequence {
       : cache_(shape, std::move(budget)) {}
 
   int64_t length() const { return length_; }
-  bool uses(const std::shared_ptr<Budget>& budget) const { return cache_.budget() == budget; }
   /// Rows of a tree that hang from the chain's end and of which none has been chosen yet.
   int64_t open_rows() const { return static_cast<int64_t>(parents_.size()); }
 
@@ -83,6 +88,7 @@ class Sequence {
   void keep(const std::vector<int32_t>& path);
 
  private:
+  friend class Model;
   friend class Pass;
   Cache cache_;
   int64_t length_ = 0;
@@ -123,26 +129,37 @@ class Model {
   Model(Config config, std::shared_ptr<Pool> pool, const Kernels& kernels, int64_t cache_limit);
   ~Model();
 
+  /// The first `layers` layers, at least 1, under the same norm and head: the same weights in the same
+  /// memory, which only the whole model counts. Sequences are not shared, their limit is. Throws
+  /// std::invalid_argument.
+  std::unique_ptr<Model> shallow(int64_t layers) const;
+
   /// Take a tensor by its GGUF name; `source` is read during the call only. False where no part of the
   /// model has that name. Throws BadWeights where it has another shape.
   bool set(const std::string& name, Type type, int64_t rows, int64_t cols, const uint8_t* source);
-  /// Refuse further passes until every tensor is there. Throws BadWeights naming those that lack.
+  /// Allow passes, and no further tensors. Throws BadWeights naming those that lack.
   void finish();
 
   /// The product that gives the logits: the head, or the embedding where they are tied.
-  const Linear& head() const { return head_.weight.rows > 0 ? head_ : embedding_; }
+  const Linear& head() const {
+    return weights_->head.weight.rows > 0 ? weights_->head : weights_->embedding;
+  }
 
   const Config& config() const { return config_; }
   const Kernels& kernels() const { return kernels_; }
   Pool& pool() { return *pool_; }
   const CacheShape& cache_shape() const { return shape_; }
-  const std::shared_ptr<Budget>& budget() const { return budget_; }
+  const Budget& budget() const { return *budget_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   /// Bytes of weights that a pass over few rows reads.
   int64_t pass_bytes() const;
 
   std::unique_ptr<Sequence> open() const {
     return std::make_unique<Sequence>(shape_, budget_);
+  }
+  /// Whether a sequence can be one of the model's.
+  bool owns(const Sequence& sequence) const {
+    return sequence.cache_.budget() == budget_ && sequence.cache_.shape().layers == shape_.layers;
   }
 
   /// Score rows in one pass and append them to their sequences. `logits` has room for the kept rows in
@@ -152,6 +169,8 @@ class Model {
 
  private:
   friend class Pass;
+
+  Model(const Model& whole, int64_t layers);
 
   template <class Visit>
   bool visit(const std::string& name, Visit&& slot);
@@ -164,13 +183,8 @@ class Model {
   int64_t weight_bytes_ = 0;
   bool finished_ = false;
 
-  Linear embedding_;  // also the head, where that has no weights of its own
-  Linear head_;
-  std::vector<float> output_norm_;
-  std::vector<Layer> layers_;
-
-  std::mutex turn_;  // one pass at a time
-  std::unique_ptr<struct Scratch> scratch_;
+  std::shared_ptr<Weights> weights_;
+  std::shared_ptr<struct Scratch> scratch_;  // one pass at a time
 };
 
 }  // namespace draftproof

@@ -24,7 +24,7 @@ void grow(std::vector<float>& vector, int64_t size) {
 }  // namespace
 
 void Model::score(const std::vector<Row>& rows, float* logits, const Columns* columns) {
-  std::lock_guard<std::mutex> turn(turn_);
+  std::lock_guard<std::mutex> turn(scratch_->turn);
   if (!finished_) throw std::invalid_argument("the weights are not complete");
   if (columns != nullptr && columns->head_rows() != config_.vocab) {
     throw std::invalid_argument("the columns are those of another head");
@@ -36,6 +36,7 @@ void Model::score(const std::vector<Row>& rows, float* logits, const Columns* co
 Pass::Pass(Model& model, const std::vector<Row>& rows, const Columns* columns)
     : model_(model),
       config_(model.config_),
+      weights_(*model.weights_),
       kernels_(model.kernels_),
       pool_(*model.pool_),
       scratch_(*model.scratch_),
@@ -152,9 +153,9 @@ float* Pass::run_chunk(int64_t begin, int64_t end, float* logits) {
   end_ = end;
   embed();
   rotate_tables();
-  for (size_t i = 0; i < model_.layers_.size(); ++i) {
-    attention_block(model_.layers_[i], static_cast<int64_t>(i));
-    feed_forward_block(model_.layers_[i]);
+  for (int64_t i = 0; i < model_.shape_.layers; ++i) {
+    attention_block(weights_.layers[i], i);
+    feed_forward_block(weights_.layers[i]);
   }
   return head(logits);
 }
@@ -162,7 +163,7 @@ float* Pass::run_chunk(int64_t begin, int64_t end, float* logits) {
 void Pass::embed() {
   pool_.run(count(), [&](int64_t i, int) {
     float* x = scratch_.x.data() + i * config_.hidden;
-    dequantize_row(model_.embedding_.weight, row(i).token, x);
+    dequantize_row(weights_.embedding.weight, row(i).token, x);
     if (config_.embedding_scale != 1) {
       for (int64_t d = 0; d < config_.hidden; ++d) x[d] *= config_.embedding_scale;
     }
@@ -227,7 +228,7 @@ float* Pass::head(float* logits) {
   int64_t kept = 0;
   for (int64_t i = 0; i < count(); ++i) {
     if (!row(i).keep) continue;
-    kernels_.rms_norm(s.x.data() + i * hidden, model_.output_norm_.data(), hidden,
+    kernels_.rms_norm(s.x.data() + i * hidden, weights_.output_norm.data(), hidden,
                       config_.norm_epsilon, s.normed.data() + kept * hidden);
     ++kept;
   }
@@ -394,7 +395,7 @@ void Pass::rotate(float* head, const float* table) const {
 /// a head.
 void Pass::store(int64_t layer, const LayerConfig& settings, int64_t i, uint16_t* half) {
   const Config& c = config_;
-  const Layer& weights = model_.layers_[layer];
+  const Layer& weights = weights_.layers[layer];
   const int64_t dim = c.head_dim, ropes = static_cast<int64_t>(c.ropes.size());
   const float* table =
       scratch_.rotation.data() + (i * ropes + settings.rope) * 2 * (c.head_dim / 2);

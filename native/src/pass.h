@@ -84,6 +84,7 @@ class Pass {
 
   Model& model_;
   const Config& config_;
+  const Weights& weights_;
   const Kernels& kernels_;
   Pool& pool_;
   Scratch& scratch_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "kernels.h"
@@ -32,6 +33,7 @@ struct ThreadScratch {
 };
 
 struct Scratch {
+  std::mutex turn;  // held by the pass that uses it
   std::vector<float> x, normed, q, k, v, attended, projected, gate, up, rotation;
   QuantizedRows quantized;
   std::vector<ThreadScratch> threads;

@@ -171,6 +171,11 @@ class Model:
     def finish(self) -> None:
         """Check that every tensor is there."""
 
+    def shallow(self, layers: int) -> Model:
+        """
+        The first layers as a model, which shares weights and the caches' limit.
+        """
+
     def open(self) -> Sequence:
         """A new sequence."""
 
@@ -186,6 +191,9 @@ class Model:
 
     @property
     def threads(self) -> int: ...
+
+    @property
+    def layers(self) -> int: ...
 
     @property
     def weight_bytes(self) -> int: ...

@@ -50,7 +50,7 @@ class CpuModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Memory that the weights take."""
+        """Memory that the weights take; 0 for the first layers of another model, which has them."""
         return int(self.engine.weight_bytes)
 
     @property
@@ -99,6 +99,24 @@ class CpuModel:
         narrowed._columns = native.Columns(panels.astype(np.int32), self.vocab_size)
         among = (panels[:, None] * native.PANEL + np.arange(native.PANEL)).reshape(-1)
         return narrowed, among[among < self.vocab_size]
+
+    @property
+    def layers(self) -> int:
+        """How many it has."""
+        return int(self.engine.layers)
+
+    def shallow(self, layers: int) -> CpuModel:
+        """The first `layers` layers under the same norm and head, in the same memory.
+
+        Its sessions are its own; their keys and values count towards the same limit.
+
+        Raises:
+            ValueError: There are fewer layers, or none are wanted.
+        """
+        shallowed = copy(self)
+        shallowed.engine = self.engine.shallow(layers)
+        shallowed.name = f"{self.name} (first {layers} layers)"
+        return shallowed
 
     def score_together(self, passes: Sequence[Pass]) -> list[Logits]:
         """Append and score every session's tokens in one pass, chains and trees.
