@@ -10,7 +10,7 @@ import pytest
 from fakes import BrokenContract, FakeModel
 
 from draftproof.core import Dense, Draft, PointMass, Verdict
-from draftproof.drafters import DraftModel, NGram, PromptLookup
+from draftproof.drafters import DraftModel, NGram, PastOutputs, PromptLookup, SuffixDrafter
 from draftproof.errors import (
     BadLogits,
     DraftproofError,
@@ -30,6 +30,13 @@ PROMPT = (1, 2, 3, 1, 2)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95)
 GREEDY = Sampling()
 
+
+def past() -> PastOutputs:
+    store = PastOutputs(VOCAB)
+    store.add((1, 2, 4, 5, 1, 2, 4, 6, 2, 3, 0, 7))
+    return store
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "model": lambda: DraftModel(FakeModel(VOCAB, seed=3), VOCAB),
     "model, smaller head": lambda: DraftModel(FakeModel(6, seed=3), VOCAB),
@@ -38,6 +45,8 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "lookup": PromptLookup,
     "ngram, own text": lambda: NGram(VOCAB),
     "ngram, table": lambda: NGram.count([(1, 2, 3, 4, 5, 6, 7, 0) * 2], VOCAB),
+    "suffix, own text": SuffixDrafter,
+    "suffix, past outputs": lambda: SuffixDrafter(past(), learn=False),
 }
 
 
@@ -403,7 +412,7 @@ def _search(text: tuple[int, ...], low: int, high: int, limit: int) -> tuple[int
 
 def test_lookup_in_features_is_lookup_in_the_output() -> None:
     features = np.zeros((4, 10), dtype=np.float32)
-    for drafter in (PromptLookup(), NGram(VOCAB)):
+    for drafter in (PromptLookup(), NGram(VOCAB), SuffixDrafter()):
         proposer = drafter.begin(features, standard(GREEDY))
         assert proposer.draft((), 3, stream(())).tokens == ()
         assert proposer.draft((1, 2, 1), 2, stream(())).tokens == (2, 1)

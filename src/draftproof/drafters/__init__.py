@@ -8,10 +8,14 @@ Each is a `ports.Drafter`, made once, that begins a `ports.Proposer` per request
     copies what followed the last time that the text ended like this. No weights, no training.
 `NGram`
     counted tables, unigram to trigram.
+`SuffixDrafter`
+    copies what mostly followed the longest match in the request's text and in `PastOutputs`.
 """
 
 from draftproof.drafters.lookup import PromptLookup
 from draftproof.drafters.model import DraftModel
 from draftproof.drafters.ngram import NGram
+from draftproof.drafters.past import PastOutputs
+from draftproof.drafters.suffix import SuffixDrafter
 
-__all__ = ["DraftModel", "NGram", "PromptLookup"]
+__all__ = ["DraftModel", "NGram", "PastOutputs", "PromptLookup", "SuffixDrafter"]

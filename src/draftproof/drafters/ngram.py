@@ -11,10 +11,6 @@ by that request alone, so that no request depends on another.
 
 from __future__ import annotations
 
-import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from draftproof.core import Draft, Law, LogitRow, Prompt, Shaped, Verdict
-from draftproof.errors import InvalidSetting, ModelCorrupt, ModelNotFound, TokenizerMismatch
+from draftproof.drafters.archive import check_vocabulary, open_arrays, save_arrays
+from draftproof.errors import InvalidSetting
 from draftproof.ports import Standardise
 from draftproof.rng import Chooser
 
@@ -30,17 +27,6 @@ from draftproof.rng import Chooser
 Table: TypeAlias = "dict[tuple[int, ...], dict[int, int]]"
 
 _VERSION = 1
-# What np.load and a look at its arrays raise on files that `save` did not write.
-_DAMAGE = (
-    AttributeError,
-    EOFError,
-    KeyError,
-    OSError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class NGram:
@@ -106,14 +92,7 @@ class NGram:
                 for token, count in followers.items()
             )
             arrays[f"n{n + 1}"] = np.array(rows, dtype=np.int64).reshape(len(rows), n + 2)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, **arrays)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        save_arrays(path, arrays)
 
     @classmethod
     def load(cls, path: Path, vocab_size: int | None = None) -> NGram:
@@ -128,32 +107,15 @@ class NGram:
             ModelCorrupt: The file is damaged, or not one of these.
             TokenizerMismatch: The table was counted for another vocabulary.
         """
-        if not path.is_file():
-            raise ModelNotFound(
-                f"no n-gram table at {path}",
-                why="the drafter's counts are read from that file",
-                remedy="write one with NGram.count(...).save(path)",
-            )
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                version, counted, order = (int(value) for value in arrays["version"])
-                if version != _VERSION:
-                    raise ValueError(f"version {version}, expected {_VERSION}")
-                table: Table = {}
-                for n in range(order):
-                    _read(table, arrays[f"n{n + 1}"], n, counted)
-        except _DAMAGE as error:
-            raise ModelCorrupt(
-                f"{path} is not a whole n-gram table",
-                why=str(error) or type(error).__name__,
-                remedy="count and save it again",
-            ) from error
-        if vocab_size not in (None, counted):
-            raise TokenizerMismatch(
-                f"{path} was counted for a vocabulary of {counted}, not {vocab_size}",
-                why="its token ids mean other strings to this target",
-                remedy="count texts with the target's own tokenizer",
-            )
+        remedy = "write one with NGram.count(...).save(path)"
+        with open_arrays(path, "n-gram table", remedy) as arrays:
+            version, counted, order = (int(value) for value in arrays["version"])
+            if version != _VERSION:
+                raise ValueError(f"version {version}, expected {_VERSION}")
+            table: Table = {}
+            for n in range(order):
+                _read(table, arrays[f"n{n + 1}"], n, counted)
+        check_vocabulary(path, counted, vocab_size)
         return cls(counted, order, table)
 
 
