@@ -5,7 +5,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <map>
 
 #include "bandwidth.h"
@@ -105,6 +104,16 @@ void make_columns(Columns* self, Ints panels, int64_t head_rows) {
   new (self) Columns({panels.data(), panels.data() + panels.size()}, head_rows);
 }
 
+/// Memory that goes back to its pool once no array lies in it.
+struct Borrowed {
+  Borrowed(std::shared_ptr<BufferPool> from, size_t bytes)
+      : pool(std::move(from)), buffer(pool->take(bytes)) {}
+  ~Borrowed() { pool->give(std::move(buffer)); }
+
+  std::shared_ptr<BufferPool> pool;
+  Buffer buffer;
+};
+
 Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners, Ints tokens,
              Ints parents, Flags keep, std::optional<Flags> trees, const Columns* columns) {
   const size_t count = tokens.size();
@@ -131,13 +140,16 @@ Logits score(Model& model, const std::vector<Sequence*>& sequences, Ints owners,
   }
   const size_t width =
       static_cast<size_t>(columns == nullptr ? model.config().vocab : columns->count());
-  std::unique_ptr<float[]> logits(new float[std::max<size_t>(1, kept * width)]);
+  auto logits = std::make_unique<Borrowed>(model.buffers(), kept * width * sizeof(float));
+  float* data = logits->buffer.as<float>();
   {
     nb::gil_scoped_release free;
-    model.score(rows, logits.get(), columns);
+    model.score(rows, data, columns);
   }
-  float* data = logits.release();
-  nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<float*>(memory); });
+  nb::capsule owner(logits.get(), [](void* borrowed) noexcept {
+    delete static_cast<Borrowed*>(borrowed);
+  });
+  logits.release();
   return Logits(data, {kept, width}, owner);
 }
 

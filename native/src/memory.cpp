@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -13,8 +14,18 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{1} << 21;
+// What a pool keeps at most: the logits of some dozens of rows.
+constexpr size_t kPooled = 8;
+constexpr size_t kPooledBytes = size_t{1} << 26;
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/// Up to a quarter more, so that a buffer also serves what is a little larger than its first use.
+size_t size_class(size_t bytes) {
+  size_t step = 4096;
+  while (step * 8 < bytes) step *= 2;
+  return round_up(bytes, step);
+}
 
 }  // namespace
 
@@ -54,5 +65,38 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 Buffer::~Buffer() { std::free(mapped_); }
 
 #endif
+
+BufferPool::BufferPool() { buffers_.reserve(kPooled); }
+
+Buffer BufferPool::take(size_t bytes) {
+  const size_t size = size_class(std::max<size_t>(1, bytes));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t best = buffers_.size();
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      const size_t room = buffers_[i].size();
+      if (room < bytes || room > 2 * size) continue;
+      if (best == buffers_.size() || room < buffers_[best].size()) best = i;
+    }
+    if (best < buffers_.size()) {
+      Buffer buffer = std::move(buffers_[best]);
+      buffers_.erase(buffers_.begin() + static_cast<std::ptrdiff_t>(best));
+      bytes_ -= buffer.size();
+      return buffer;
+    }
+  }
+  return Buffer(size);
+}
+
+void BufferPool::give(Buffer buffer) noexcept {
+  if (buffer.size() > kPooledBytes) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (buffers_.size() == kPooled || bytes_ + buffer.size() > kPooledBytes) {
+    bytes_ -= buffers_.front().size();
+    buffers_.erase(buffers_.begin());
+  }
+  bytes_ += buffer.size();
+  buffers_.push_back(std::move(buffer));  // there is room: it never throws
+}
 
 }  // namespace draftproof

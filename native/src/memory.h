@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 namespace draftproof {
 
@@ -39,6 +41,23 @@ class Buffer {
   size_t size_ = 0;
   void* mapped_ = nullptr;  // what the system gave, and how much of it
   size_t room_ = 0;
+};
+
+/// Freed buffers, handed out again: the system would give new memory page by page, zeroed. Any thread
+/// may use it.
+class BufferPool {
+ public:
+  BufferPool();
+
+  /// At least `bytes` and not many times as much, with anything in them. Throws std::bad_alloc.
+  Buffer take(size_t bytes);
+  /// Keep a buffer that was taken, or free it where enough are kept.
+  void give(Buffer buffer) noexcept;
+
+ private:
+  std::mutex mutex_;
+  std::vector<Buffer> buffers_;  // in the order in which they were given
+  size_t bytes_ = 0;
 };
 
 }  // namespace draftproof

@@ -73,7 +73,8 @@ Model::Model(Config config, std::shared_ptr<Pool> pool, const Kernels& kernels,
              (config_.head_dim + 15) / 16 * 16},
       budget_(std::make_shared<Budget>(cache_limit)),
       weights_(std::make_shared<Weights>()),
-      scratch_(std::make_shared<Scratch>()) {
+      scratch_(std::make_shared<Scratch>()),
+      buffers_(std::make_shared<BufferPool>()) {
   const Config& c = config_;
   if (c.hidden < 1 || c.heads < 1 || c.kv_heads < 1 || c.head_dim < 1 || c.feed_forward < 1 ||
       c.vocab < 1 || c.layers.empty() || c.ropes.empty() || c.heads % c.kv_heads != 0) {
@@ -102,7 +103,8 @@ Model::Model(const Model& whole, int64_t layers)
       budget_(whole.budget_),
       finished_(whole.finished_),
       weights_(whole.weights_),
-      scratch_(whole.scratch_) {
+      scratch_(whole.scratch_),
+      buffers_(whole.buffers_) {
   config_.layers.resize(static_cast<size_t>(layers));
   shape_.layers = layers;
 }

@@ -150,6 +150,8 @@ class Model {
   Pool& pool() { return *pool_; }
   const CacheShape& cache_shape() const { return shape_; }
   const Budget& budget() const { return *budget_; }
+  /// Where the logits of passes may be put.
+  const std::shared_ptr<BufferPool>& buffers() const { return buffers_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   /// Bytes of weights that a pass over few rows reads.
   int64_t pass_bytes() const;
@@ -185,6 +187,7 @@ class Model {
 
   std::shared_ptr<Weights> weights_;
   std::shared_ptr<struct Scratch> scratch_;  // one pass at a time
+  std::shared_ptr<BufferPool> buffers_;
 };
 
 }  // namespace draftproof
