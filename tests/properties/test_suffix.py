@@ -338,6 +338,11 @@ def test_the_last_round_is_stored_too() -> None:
     peeking.observe(Verdict(1, 0, "residual"))  # of a draft that others made
     peeking.close()
     assert store.outputs[1:] == [(3,)]
+    joined = SuffixDrafter(store).begin((1, 2, 3, 1, 2), STANDARD)
+    joined.peek((3,), ())
+    joined.remember(Draft.of_certain((1, 2)), Verdict(1, 0, "residual"))
+    joined.close()
+    assert store.outputs[2:] == [(3, 1, 0)]
 
 
 def test_a_store_that_does_not_learn_stays_as_it_is() -> None:

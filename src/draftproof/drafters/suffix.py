@@ -23,6 +23,7 @@ from typing import TypeAlias
 from draftproof.core import Draft, PointMass, Prompt, Verdict
 from draftproof.drafters.automaton import ROOT, Automaton, Place
 from draftproof.drafters.past import PastOutputs
+from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import InvalidSetting
 from draftproof.ports import Guide, Standardise
 from draftproof.rng import Chooser
@@ -126,7 +127,7 @@ class SuffixProposer:
 
     def draft(self, output: Sequence[int], limit: int, stream: Chooser) -> Draft:
         """A chain of up to `limit` tokens; none without a match. `output` extends the last one."""
-        return self.follow(output, limit, stream, _Always(limit))
+        return self.follow(output, limit, stream, UNGUIDED)
 
     def follow(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
         """As `draft`, for as long as the guide wants; a tree where it may branch."""
@@ -164,9 +165,12 @@ class SuffixProposer:
     def observe(self, verdict: Verdict) -> None:
         """Remember what was emitted, in case that this was the last round."""
         if self._drafted is not None:
-            kept = [self._drafted.tokens[node] for node in verdict.path]
-            self._emitted = [*kept, verdict.token]
+            self.remember(self._drafted, verdict)
             self._drafted = None
+
+    def remember(self, draft: Draft, verdict: Verdict) -> None:
+        """The same of a draft that others made."""
+        self._emitted = [*(draft.tokens[node] for node in verdict.path), verdict.token]
 
     def close(self) -> None:
         """Give the output, as far as it was seen, to the store, and free the index."""
@@ -312,21 +316,3 @@ class _Candidate:
     depth: int
     walk: Walk
     others: list[tuple[int, float]] | None = None
-
-
-class _Always:
-    """The guide that always goes on, up to `nodes` tokens in a chain."""
-
-    branching = False
-    stopped = ""
-
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
-
-    def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
-    ) -> float:
-        return 1.0
-
-    def take(self, source: str, confidence: float, after: int | None = None) -> None:
-        """Nothing to note."""
