@@ -200,7 +200,7 @@ class ModelProposer:
             return None
         (row,) = self._session.score(self._pending(context), keep=1)
         self._scored.extend(context[len(self._scored) :])
-        confidence = self._confidence(row)
+        confidence = top_probability(row, self._drafter.name, self._session.length - 1)
         try:
             source, target = self._columns
             self._wide[target] = row[source]
@@ -236,17 +236,22 @@ class ModelProposer:
             del self._scored[scored:]
             self._session.rewind(len(self._prefix) + scored)
 
-    def _confidence(self, row: Float32[np.ndarray, "draft_vocab"]) -> float:
-        """The largest probability of the draft's softmax.
 
-        Raises:
-            BadLogits: There is NaN or infinity.
-        """
-        if not np.isfinite(row).all():
-            raise BadLogits(
-                f"{self._drafter.name} returned NaN or infinity at position "
-                f"{self._session.length - 1}",
-                why="no law over tokens follows from such logits",
-                remedy="load the draft in a wider dtype (float32), or check its weights",
-            )
-        return 1 / float(np.exp(row - row.max()).sum())
+def top_probability(row: Float32[np.ndarray, "draft_vocab"], name: str, position: int) -> float:
+    """The largest probability of a draft's softmax: how sure it is, before sampling settings.
+
+    Args:
+        row: Its logits.
+        name: What messages call it.
+        position: Of the last token that they were computed from.
+
+    Raises:
+        BadLogits: There is NaN or infinity.
+    """
+    if not np.isfinite(row).all():
+        raise BadLogits(
+            f"{name} returned NaN or infinity at position {position}",
+            why="no law over tokens follows from such logits",
+            remedy="load the draft in a wider dtype (float32), or check its weights",
+        )
+    return 1 / float(np.exp(row - row.max()).sum())

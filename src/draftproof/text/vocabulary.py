@@ -1,9 +1,10 @@
-"""Whether two tokenizers mean the same by the same ids."""
+"""Whether two tokenizers mean the same by the same ids, and which tokens both have."""
 
 from __future__ import annotations
 
 from draftproof.errors import TokenizerMismatch
 from draftproof.ports import Tokenizer
+from draftproof.text.spelling import Spelling
 
 ENOUGH = 0.9  # of the smaller vocabulary; tokenizers of one family differ in a few added tokens
 EXAMPLES = 3
@@ -59,3 +60,31 @@ def shared_ids(target: Tokenizer, draft: Tokenizer) -> int | frozenset[int]:
             remedy=REMEDY,
         )
     return len(shared) if max(shared) == len(shared) - 1 else frozenset(shared)
+
+
+def common_tokens(target: Spelling, draft: Spelling, rows: tuple[int, int]) -> dict[int, int]:
+    """The tokens that both vocabularies have, whatever their ids.
+
+    Text is compared by its bytes, and special tokens by their names.
+
+    Args:
+        target: Spells the target's tokens.
+        draft: Spells the draft's.
+        rows: Of the target's and the draft's output head: no id beyond them counts.
+
+    Returns:
+        The draft's id of each, by the target's, rising.
+
+    Raises:
+        TokenizerMismatch: There is none.
+    """
+    ours, theirs = target.ids(), draft.ids()
+    pairs = sorted((ours[spelled], theirs[spelled]) for spelled in ours.keys() & theirs.keys())
+    common = {mine: other for mine, other in pairs if mine < rows[0] and other < rows[1]}
+    if not common:
+        raise TokenizerMismatch(
+            f"target and draft have no token in common, of {len(ours)} and {len(theirs)}",
+            why="what the draft says could not be said in the target's tokens",
+            remedy="choose another draft, or draft without a model: --drafter lookup",
+        )
+    return common
