@@ -11,6 +11,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -177,40 +178,111 @@ class RequestReplay(Replay):
 # ------------------------------------------------------------------------ rounds
 
 
-def draft_from(tree: Tree, g: int) -> Callable[[Any], Draft]:
+Drafting = Callable[..., Draft]  # (stream, output so far, most tokens on a path) -> draft
+
+
+def draft_from(laws: Tree, g: int) -> Drafting:
     """Drafting as it should be: each token drawn from the law that is handed on."""
 
-    def drafting(stream: Any) -> Draft:
+    def drafting(stream: Any, output: Prefix = (), limit: int = g) -> Draft:
         tokens: Prefix = ()
-        for i in range(g):
-            tokens = (*tokens, stream.draft(i, tree[tokens]))
-        return Draft(tokens, tuple(tree[tokens[:i]] for i in range(g)))
+        for i in range(min(g, limit)):
+            tokens = (*tokens, stream.draft(i, laws[output + tokens]))
+        ends = range(len(tokens))
+        return Draft(tokens, tuple(laws[output + tokens[:i]] for i in ends))
 
     return drafting
+
+
+# A tree's form: for each of a node's children, the form of what hangs from it.
+Form = tuple["Form", ...]
+
+
+def rest_of(q: Law, taken: Iterable[int]) -> Law | None:
+    """`q` without the tokens `taken`, renormalised; None where nothing is left."""
+    if isinstance(q, PointMass):
+        return None if q.token in taken else q
+    probs = q.probs.copy()
+    probs[[*taken]] = 0
+    return Dense(probs / probs.sum()) if probs.sum() > 0 else None
+
+
+def candidates(q: Law, count: int, *, sampled: bool) -> tuple[list[int], Law | None]:
+    """Up to `count` candidates for one position: the certain ones, and the law of one more.
+
+    The certain ones are the most probable tokens of `q`. With `sampled`, the last candidate is
+    drawn instead, from what the others leave of `q`.
+    """
+    tokens = range(len(q.probs)) if isinstance(q, Dense) else [q.token]
+    sure = sorted(tokens, key=q.prob, reverse=True)[: count - 1 if sampled else count]
+    return sure, rest_of(q, sure) if sampled else None
+
+
+def tree_from(laws: Tree, form: Form, *, sampled: bool, by_depth: bool = False) -> Drafting:
+    """Drafting a tree, with a sampled child at every node or none.
+
+    The noise of a sampled token is addressed by its depth, which it shares with its cousins, or by
+    its own number.
+    """
+
+    @cache
+    def candidates_after(prefix: Prefix, count: int) -> tuple[list[int], Law | None]:
+        return candidates(laws[prefix], count, sampled=sampled)
+
+    def drafting(stream: Any, output: Prefix = (), limit: int | None = None) -> Draft:
+        tokens: list[int] = []
+        drawn_from: list[Law] = []
+        parents: list[int] = []
+
+        def grow(branches: Form, prefix: Prefix, node: int) -> None:
+            depth = len(prefix) - len(output)
+            if not branches or depth == limit:
+                return
+            sure, rest = candidates_after(prefix, len(branches))
+            found: list[tuple[int, Law]] = [(x, PointMass(x)) for x in sure]
+            if rest is not None:
+                found.append((stream.draft(depth if by_depth else node + 1, rest), rest))
+            for branch, (x, q) in zip(branches, found, strict=False):
+                tokens.append(x)
+                drawn_from.append(q)
+                parents.append(node)
+                grow(branch, (*prefix, x), len(tokens) - 1)
+
+        grow(form, output, -1)
+        return Draft(tuple(tokens), tuple(drawn_from), tuple(parents))
+
+    return drafting
+
+
+def along(draft: Draft, node: int) -> Prefix:
+    """The tokens from the committed text down to `node`."""
+    return tuple(draft.tokens[i] for i in draft.path(node))
+
+
+def judged(
+    rule: Rule, target: Tree, draft: Draft, stream: Any, output: Prefix = ()
+) -> tuple[Prefix, int]:
+    """What `rule` emits behind `output`, and how many of these tokens were accepted."""
+    laws = [target[output + along(draft, node)] for node in range(-1, len(draft))]
+    verdict = rule(draft, laws, stream)
+    kept = tuple(draft.tokens[i] for i in verdict.path)
+    return (*kept, verdict.token), verdict.accepted
 
 
 def round_law(
     rule: Rule,
     target: Tree,
-    drafting: Callable[[Any], Draft],
+    drafting: Drafting,
     stream: type[Replay] = Replay,
 ) -> dict[tuple[Prefix, int], Any]:
     """The law of one round: (tokens emitted, how many were accepted) -> probability."""
-
-    def program(noise: Any) -> tuple[Prefix, int]:
-        draft = drafting(noise)
-        laws = [target[draft.tokens[:i]] for i in range(len(draft) + 1)]
-        verdict = rule(draft, laws, noise)
-        return (*draft.tokens[: verdict.accepted], verdict.token), verdict.accepted
-
-    return law_of(program, stream)
+    return law_of(lambda noise: judged(rule, target, drafting(noise), noise), stream)
 
 
 def decode(
     rule: Rule,
     target: Tree,
-    draft: Tree,
-    g: int,
+    drafting: Drafting,
     length: int,
     noise: Callable[[int, int], Any],
 ) -> tuple[Prefix, int]:
@@ -222,16 +294,9 @@ def decode(
     accepted = attempt = 0
     while len(output) < length:
         stream = noise(len(output), attempt)
-        proposed: Prefix = ()
-        for i in range(min(g, length - len(output) - 1)):
-            proposed = (*proposed, stream.draft(i, draft[output + proposed]))
-        ends = range(len(proposed) + 1)
-        laws = tuple(draft[output + proposed[:i]] for i in ends[:-1])
-        scored = [target[output + proposed[:i]] for i in ends]
-        verdict = rule(Draft(proposed, laws), scored, stream)
-        output = (*output, *proposed[: verdict.accepted], verdict.token)
-        accepted += verdict.accepted
-        attempt += 1
+        draft = drafting(stream, output, length - len(output) - 1)
+        emitted, kept = judged(rule, target, draft, stream, output)
+        output, accepted, attempt = output + emitted, accepted + kept, attempt + 1
     return output, accepted
 
 
@@ -261,7 +326,7 @@ def target_law(target: Tree, length: int) -> Joint:
 def output_law(
     rule: Rule,
     target: Tree,
-    drafting: Callable[[Any], Draft],
+    drafting: Drafting,
     length: int,
     stream: type[Replay] = Replay,
 ) -> Joint:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from enumeration import Prefix, Tree, dense
+from enumeration import Drafting, Form, Prefix, Tree, dense, tree_from
 
 from draftproof.core import Dense, Law, PointMass
 
@@ -86,3 +86,55 @@ def cases() -> list[Case]:
             found.append(Case(name, vocab, g, _tree(vocab, g, p), _tree(vocab, g, q)))
         found.append(Case("self-draft", vocab, g, same, same))
     return found
+
+
+# Forms of trees: children of the root, then children of each of these; and chains with a leaf
+# beside every node, before or behind it.
+FORMS: dict[str, Form] = {
+    "2": ((), ()),
+    "3": ((), (), ()),
+    "1-1": (((),),),
+    "2-1": (((),), ((),)),
+    "1-2": (((), ()),),
+    "2-2": (((), ()), ((), ())),
+    "leaves-behind": ((((), ()), ()), ()),
+    "leaves-before": ((), ((), ((), ()))),
+}
+
+
+def depth_of(form: Form) -> int:
+    """Tokens on the longest path."""
+    return max((1 + depth_of(branch) for branch in form), default=0)
+
+
+@dataclass(frozen=True)
+class TreeCase:
+    """A case whose drafts are trees of one form."""
+
+    case: Case
+    form: str
+    sampled: bool
+
+    def __str__(self) -> str:
+        return f"{self.case}-{self.form}-{'sampled' if self.sampled else 'certain'}"
+
+    def drafting(self, by_depth: bool = False) -> Drafting:
+        """How they are drafted."""
+        form = FORMS[self.form]
+        return tree_from(self.case.draft, form, sampled=self.sampled, by_depth=by_depth)
+
+
+def tree_cases() -> list[TreeCase]:
+    """Every form with every case of its depth, of certain and of sampled drafts.
+
+    The larger vocabularies come with the plainest laws alone: their trees are the most work.
+    """
+    laws = cases()
+    return [
+        TreeCase(case, form, sampled)
+        for form in FORMS
+        for case in laws
+        if case.g == depth_of(FORMS[form])
+        and case.vocab**case.g <= (27 if case.name == "dense" else 9)
+        for sampled in (False, True)
+    ]

@@ -127,6 +127,10 @@ class Draft:
             return [node + 1] if node + 1 < len(self.tokens) else []
         return [i for i in range(node + 1, len(self.tokens)) if self.parents[i] == node]
 
+    def child(self, node: int, token: int) -> int | None:
+        """The one of `children(node)` that is `token`; None where none is."""
+        return next((i for i in self.children(node) if self.tokens[i] == token), None)
+
     def path(self, node: int) -> tuple[int, ...]:
         """The nodes from the committed text down to `node`, it included; empty for -1."""
         nodes: list[int] = []

@@ -9,7 +9,8 @@ rational arguments give rational results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -39,6 +40,24 @@ def acceptance(p: Law, q: Law) -> Real:
     if isinstance(q, PointMass):
         return p.prob(q.token)
     return _total(np.minimum(p.probs, q.probs))
+
+
+def several_acceptance(p: Law, certain: Collection[int], q: Law | None = None) -> Real:
+    """P(T) + sum over x outside T of min(p(x), q(x)): acceptance with several candidates at once.
+
+    No rule accepts more often with these candidates, and with the k - 1 most probable tokens of a
+    draft's law for certain and one more drawn from the rest it is at least `acceptance` (Hu et al.,
+    ICLR 2025, arXiv 2502.18779).
+
+    Args:
+        p: The target's law.
+        certain: T, the candidates that were certain choices.
+        q: The law of the one that was drawn, where there is one.
+    """
+    kept: Real = sum(p.prob(x) for x in certain)
+    if q is None:
+        return kept
+    return kept + acceptance(p, q) - sum(min(p.prob(x), q.prob(x)) for x in certain)
 
 
 def acceptance_rate(pairs: Iterable[tuple[Law, Law]]) -> Real:
@@ -133,17 +152,14 @@ def best_length(
 
     Zero is plain decoding, and the shortest wins a tie. A survival shorter than `limit` bounds it.
     """
-
-    def rate(tokens: Real, gamma: int) -> Real:
-        return tokens / (pass_seconds(gamma + 1) + gamma * draft_seconds)
-
-    tokens: Real = 1
-    best, best_rate = 0, rate(tokens, 0)
-    for gamma, kept in zip(range(1, limit + 1), _survival(alpha), strict=False):
+    best = 0
+    best_rate: Real = 0
+    tokens: Real = 0
+    for gamma, kept in zip(range(limit + 1), chain((1,), _survival(alpha)), strict=False):
         tokens += kept
-        gamma_rate = rate(tokens, gamma)
-        if gamma_rate > best_rate:
-            best, best_rate = gamma, gamma_rate
+        rate = tokens / (pass_seconds(gamma + 1) + gamma * draft_seconds)
+        if rate > best_rate:
+            best, best_rate = gamma, rate
     return best
 
 

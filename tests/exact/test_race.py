@@ -23,10 +23,11 @@ from enumeration import (
     round_law,
     support,
     target_law,
+    tree_from,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lawcases import Case, cases
+from lawcases import FORMS, Case, cases
 
 from draftproof import theory
 from draftproof.core import Dense, Draft, Law
@@ -85,8 +86,8 @@ def races(*, shared: bool) -> Counter[tuple[int, int]]:
     noise = Noise(5)
     counts: Counter[tuple[int, int]] = Counter()
     for position in range(SAMPLES):
-        field = noise.uniforms(Purpose.RACE, position, 3)
-        other = field if shared else noise.uniforms(Purpose.TARGET, position, 3)
+        fields = noise.uniforms(Purpose.RACE, position, 6)
+        field, other = fields[:3], fields[:3] if shared else fields[3:]
         counts[race(q, field), race(p, other)] += 1
     return counts
 
@@ -166,7 +167,29 @@ def test_the_text_is_plain_decodings_for_any_drafter(
     def shared(start: int, attempt: int) -> Any:
         return Shared(Noise(seed), start)
 
-    output, _ = decode(coupled, target.target, drafter.draft, g, 4, shared)
+    output, _ = decode(coupled, target.target, draft_from(drafter.draft, g), 4, shared)
+    assert output == plain(target, shared, 4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    target=st.sampled_from(FLOAT_CASES),
+    data=st.data(),
+    form=st.sampled_from(sorted(FORMS)),
+    sampled=st.booleans(),
+)
+def test_the_text_is_plain_decodings_for_any_tree(
+    seed: int, target: Case, data: st.DataObject, form: str, sampled: bool
+) -> None:
+    drafters = [c for c in FLOAT_CASES if c.vocab == target.vocab]
+    drafter = data.draw(st.sampled_from(drafters), label="drafter")
+    drafting = tree_from(drafter.draft, FORMS[form], sampled=sampled, by_depth=True)
+
+    def shared(start: int, attempt: int) -> Any:
+        return Shared(Noise(seed), start)
+
+    output, _ = decode(coupled, target.target, drafting, 4, shared)
     assert output == plain(target, shared, 4)
 
 
@@ -179,7 +202,7 @@ def test_fresh_noise_does_not_give_the_same_text() -> None:
         def fresh(start: int, attempt: int) -> Any:
             return Independent(Noise(seed), start, attempt)  # noqa: B023 used at once
 
-        output, _ = decode(coupled, case.target, case.draft, 3, 4, fresh)
+        output, _ = decode(coupled, case.target, draft_from(case.draft, 3), 4, fresh)
         different += output != plain(case, fresh, 4)
     assert different > 5
 

@@ -78,7 +78,7 @@ def several_rounds(
         def noise(start: int, attempt: int) -> Any:
             return request.round(start, attempt if fresh else 0)
 
-        return decode(rule, case.target, case.draft, case.g, length, noise)
+        return decode(rule, case.target, draft_from(case.draft, case.g), length, noise)
 
     return law_of(program, RequestReplay)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chances import miss_rate, p_value
-from enumeration import Prefix, decode
+from enumeration import Prefix, decode, draft_from
 from hypothesis import given
 from hypothesis import strategies as st
 from lawcases import prefixes
@@ -276,7 +276,7 @@ def requests(rule: Any, *, fresh: bool) -> Iterator[Prefix]:
         def of_round(start: int, attempt: int) -> Independent:
             return Independent(noise, start, attempt if fresh else 0)  # noqa: B023 used at once
 
-        output, _ = decode(rule, TARGET, DRAFT, 2, 3, of_round)
+        output, _ = decode(rule, TARGET, draft_from(DRAFT, 2), 3, of_round)
         yield output
 
 

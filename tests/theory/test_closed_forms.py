@@ -161,6 +161,22 @@ def test_lenience_at_temperature_0() -> None:
     assert theory.lenient_greedy_acceptance(p, PointMass(1), 0.7) == 0
 
 
+@given(pairs, st.integers(1, 4))
+def test_several_candidates_accept_no_less_than_one(drawn: tuple[Law, Law, int], k: int) -> None:
+    """The k - 1 most probable tokens of q for certain, one more from what they leave of it."""
+    p, q, vocab = drawn
+    ps, qs = full(p, vocab), full(q, vocab)
+    sure = sorted(range(vocab), key=lambda x: -qs[x])[: k - 1]
+    left = [0 if x in sure else qs[x] for x in range(vocab)]
+    certain = sum(ps[x] for x in sure)
+    assert theory.several_acceptance(p, sure) == certain
+    if sum(left) > 0:
+        rest = [x / sum(left) for x in left]
+        found = theory.several_acceptance(p, sure, Dense(np.array(rest, dtype=object)))
+        assert found == certain + sum(min(ps[x], rest[x]) for x in range(vocab) if x not in sure)
+        assert theory.acceptance(p, q) <= found <= 1
+
+
 # ------------------------------------------------------------------------ rounds
 
 

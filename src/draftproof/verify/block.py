@@ -22,6 +22,13 @@ def excess(p: Law, q: Law, weight: Real) -> Real:
     return max(weight - q.prob(p.token), 0)
 
 
+def coin(p: Law, q: Law, weight: Real) -> Real:
+    """The probability h = S / (S + 1 - w) of keeping a prefix of weight w and no more."""
+    s = excess(p, q, weight)
+    # 1 - w first: at w = 1 the coin is then certain, however small s is.
+    return s / (s + (1 - weight)) if s + (1 - weight) > 0 else 1
+
+
 def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
     """Keep the longest prefix whose own coin succeeds.
 
@@ -36,15 +43,13 @@ def block(draft: Draft, target_laws: Sequence[Law], stream: Stream) -> Verdict:
         px, qx, w = target_laws[i].prob(x), q.prob(x), weights[-1]
         weights.append(w * px if isinstance(q, PointMass) else min(1, w * px / qx))
 
-    def coin(i: int) -> Real:
-        w = weights[i]
-        if i == g:
-            return w
-        s = excess(target_laws[i], draft.laws[i], w)
-        # 1 - w first: at w = 1 the coin is then certain, however small s is.
-        return s / (s + (1 - w)) if s + (1 - w) > 0 else 1
-
-    accepted = next((i for i in range(g, 0, -1) if stream.accept(i - 1, coin(i))), 0)
+    accepted = g
+    while accepted > 0:
+        w = weights[accepted]
+        h = w if accepted == g else coin(target_laws[accepted], draft.laws[accepted], w)
+        if stream.accept(accepted - 1, h):
+            break
+        accepted -= 1
     p, w = target_laws[accepted], weights[accepted]
     if accepted == g:
         return Verdict(g, stream.target(g, p), "bonus" if g else "plain")

@@ -3,7 +3,8 @@
 What it gives depends on the noise behind the choices.
 
 - `rng.Shared`: draft and target meet the same noise, so the text is the one plain decoding gives
-  with that seed, for any drafter and draft length (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+  with that seed, for any drafter, draft length and tree (Daliri, Musco, Suresh 2024, arXiv
+  2408.07978).
 - A draft of point masses: exact whatever the noise, and no rule accepts more
   (`methods` of multi-draft verification call it the target-sampled check).
 - Temperature 0: plain comparison with the argmax.
@@ -13,15 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.core import Draft, Law, Verdict
+from draftproof.core import Draft, Law, Origin, Verdict
 from draftproof.rng import Chooser
 
 
 def coupled(draft: Draft, target_laws: Sequence[Law], stream: Chooser) -> Verdict:
-    """Emit the target's own choice at each position while the draft made the same one."""
-    for i, x in enumerate(draft.tokens):
-        chosen = stream.target(i, target_laws[i])
-        if chosen != x:
-            return Verdict(i, chosen, "residual")
-    g = len(draft)
-    return Verdict(g, stream.target(g, target_laws[g]), "bonus" if g else "plain")
+    """Emit the target's own choice at each depth while it is among the drafted tokens there."""
+    path: list[int] = []
+    node = -1
+    while True:
+        chosen = stream.target(len(path), target_laws[node + 1])
+        kept = draft.child(node, chosen)
+        if kept is None:
+            break
+        path.append(kept)
+        node = kept
+    kind: Origin = "residual" if draft.children(node) else "bonus" if path else "plain"
+    return Verdict(len(path), chosen, kind, tuple(path))
