@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numbers
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -73,6 +74,14 @@ class Dense:
 
 
 Law: TypeAlias = PointMass | Dense
+
+
+def depth_of(parents: Sequence[int]) -> int:
+    """Tokens on the longest path of a tree, `parents` being as in `Draft.parents`."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +151,7 @@ class Draft:
     @property
     def depth(self) -> int:
         """Tokens on the longest path."""
-        depths: list[int] = []
-        for node in range(len(self.tokens)):
-            parent = self.parent(node)
-            depths.append(1 if parent < 0 else depths[parent] + 1)
-        return max(depths, default=0)
+        return depth_of(self.parents) if self.parents else len(self.tokens)
 
     @classmethod
     def of_certain(cls, tokens: tuple[int, ...], parents: tuple[int, ...] = ()) -> Draft:

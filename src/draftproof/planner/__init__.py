@@ -1,7 +1,8 @@
 """Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
 
-`costs` measures, `length` decides while a request runs, `predict` tells beforehand, on rounds that
-`replay` makes of recorded ones. Each stands on `theory`, and none knows a runtime.
+`costs` measures, `length` decides while a request runs, `shape` says which tree is worth drafting,
+and `predict` tells beforehand, on rounds that `replay` makes of recorded ones. Each stands on
+`theory`, and none knows a runtime.
 """
 
 from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
@@ -9,6 +10,7 @@ from draftproof.planner.length import Auto, Fixed
 from draftproof.planner.measured import Measured
 from draftproof.planner.predict import Plan, Prediction, predict
 from draftproof.planner.replay import PromptRun, Replay
+from draftproof.planner.shape import Shape, best_tree
 
 __all__ = [
     "Auto",
@@ -20,6 +22,8 @@ __all__ = [
     "Prediction",
     "PromptRun",
     "Replay",
+    "Shape",
+    "best_tree",
     "draft_cost",
     "measure",
     "measure_costs",
