@@ -7,10 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import BrokenContract, FakeModel
+from fakes import BrokenContract, FakeModel, FakeTokenizer
 
 from draftproof.core import Dense, Draft, PointMass, Verdict
-from draftproof.drafters import DraftModel, NGram, PastOutputs, PromptLookup, SuffixDrafter
+from draftproof.drafters import (
+    CrossVocab,
+    DraftModel,
+    NGram,
+    PastOutputs,
+    PromptLookup,
+    SelfSpec,
+    SuffixDrafter,
+)
 from draftproof.errors import (
     BadLogits,
     DraftproofError,
@@ -19,6 +27,7 @@ from draftproof.errors import (
     ModelNotFound,
     PromptTooLong,
     TokenizerMismatch,
+    UnsupportedModel,
 )
 from draftproof.ports import Drafter, Proposer
 from draftproof.rng import Independent, Noise, Shared
@@ -37,6 +46,23 @@ def past() -> PastOutputs:
     return store
 
 
+class Layered(FakeModel):
+    """Four layers, each of which brings the logits nearer to the whole model's."""
+
+    layers = 4
+
+    def shallow(self, layers: int) -> FakeModel:
+        distance = 1 - layers / self.layers
+        return FakeModel(self.vocab, name=self.name, near=self, distance=distance, seed=5)
+
+
+def across() -> CrossVocab:
+    """All of the target's tokens are common, by other ids; the draft joins two letters."""
+    target = FakeTokenizer([b"a", b"b", b"c", b"d"])
+    draft = FakeTokenizer([b"d", b"ab", b"c", b"b", b"a"])
+    return CrossVocab(FakeModel(9, seed=3), draft, target, VOCAB)
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "model": lambda: DraftModel(FakeModel(VOCAB, seed=3), VOCAB),
     "model, smaller head": lambda: DraftModel(FakeModel(6, seed=3), VOCAB),
@@ -47,6 +73,8 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "ngram, table": lambda: NGram.count([(1, 2, 3, 4, 5, 6, 7, 0) * 2], VOCAB),
     "suffix, own text": SuffixDrafter,
     "suffix, past outputs": lambda: SuffixDrafter(past(), learn=False),
+    "crossvocab": across,
+    "selfspec": lambda: SelfSpec(Layered(VOCAB), 2),
 }
 
 
@@ -353,6 +381,28 @@ def test_a_broken_rewind_would_show() -> None:
     session.score(PROMPT, keep=1)
     with pytest.raises(BrokenContract, match="rewind"):
         session.rewind(6)
+
+
+# --- the target's own layers ---
+
+
+def test_self_speculation_is_a_draft_model_of_fewer_layers() -> None:
+    target = Layered(VOCAB, name="big")
+    drafter = SelfSpec(target, 3, allowed=7)
+    assert (drafter.name, drafter.model.name, drafter.vocab_size) == ("selfspec", "big", VOCAB)
+    draft = drafter.begin(PROMPT, standard()).draft((), 4, stream(()))
+    assert max(draft.tokens) < 7
+    assert set(draft.sources) == {"selfspec"}
+    few, most = (generate(SelfSpec(target, layers), target, 60) for layers in (1, 3))
+    assert len(most) < len(few)  # rounds
+
+
+def test_self_speculation_refuses_by_name() -> None:
+    with pytest.raises(UnsupportedModel, match=r"big .* first layers"):
+        SelfSpec(FakeModel(VOCAB, name="big"), 1)
+    for layers in (0, 4):
+        with pytest.raises(InvalidSetting, match=f"layers is {layers}, and fake has 4"):
+            SelfSpec(Layered(VOCAB), layers)
 
 
 # --- lookup ---

@@ -27,6 +27,7 @@ class Retokenizer:
     def __init__(self, source: Spelling, reader: Spelling, specials: Mapping[int, int]) -> None:
         self._source, self._reader, self._specials = source, reader, specials
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._prefixed = source.spell(source.plain("a")) == b" a"  # as SentencePiece begins texts
         self._opening = list(reader.opening)
         self._begin(self._opening)
         self.read = 0  # tokens of the source so far
@@ -64,7 +65,8 @@ class Retokenizer:
             self._decoder.reset()
         if not text:
             return
-        self._text += text
+        first = not self._text and self._prefixed
+        self._text += text.removeprefix(b" ") if first else text
         if not self._renew_end():
             self._renew_all()
 
@@ -118,11 +120,23 @@ def continuation(spelling: Spelling, before: Sequence[int], text: str) -> tuple[
     data = spelling.spell(tail[::-1])
     while data and data[0] & 0xC0 == 0x80:  # the rest of a character that began further back
         data = data[1:]
-    found = spelling.encode(data.decode(errors="replace") + text)
-    if found is not None and (not data or len(data) in found[1]):
-        tokens, ends = found
-        return tokens[ends.index(len(data)) + 1 :] if data else tokens
-    # The tokens before would have become others. The target chose them, and it must go on.
-    found = spelling.encode(text)
-    alone = found is not None and spelling.spell(found[0]) == text.encode()
-    return found[0] if found is not None and alone else ()
+    start = data.decode(errors="replace")
+    if not start:
+        found = spelling.encode(text)
+        return () if found is None else found[0]
+    # Where the tokens before would become others, the text is cut as if it stood alone: the target
+    # has chosen them, and must go on.
+    cuts = (_behind(spelling, begin, text) for begin in (start, "\n", ""))
+    return next((tokens for tokens in cuts if tokens is not None), ())
+
+
+def _behind(spelling: Spelling, start: str, text: str) -> tuple[int, ...] | None:
+    """The tokens of `text` behind `start`; None where none begins there."""
+    found = spelling.encode(start + text)
+    if found is None:
+        return None
+    tokens, ends = found
+    end = len(start.encode())
+    if end == 0 and spelling.spell(tokens) == text.encode():
+        return tokens
+    return tokens[ends.index(end) + 1 :] if end in ends else None
