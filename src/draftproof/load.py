@@ -10,14 +10,27 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from draftproof.backends import CpuSettings, Placement, choose, load_on
 from draftproof.catalog import Progress, resolve, silent
-from draftproof.drafters import DraftModel, NGram, PromptLookup
+from draftproof.drafters import (
+    CrossVocab,
+    DraftModel,
+    Mix,
+    NGram,
+    PastOutputs,
+    PromptLookup,
+    SelfSpec,
+    SuffixDrafter,
+)
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
 from draftproof.planner import Fixed, Measured
-from draftproof.ports import Drafter, Lengths, Model, Tokenizer
+from draftproof.ports import Drafter, Joining, Lengths, Model, Shallowing, Tokenizer
 from draftproof.text import shared_ids
 
-DrafterName: TypeAlias = Literal["model", "lookup", "ngram", "none"]
+DrafterName: TypeAlias = Literal[
+    "mix", "model", "crossvocab", "suffix", "lookup", "ngram", "selfspec", "none"
+]
+# Those that draft with a model that has to be named.
+WITH_MODEL = ("mix", "model", "crossvocab")
 
 
 def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
@@ -41,10 +54,11 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
 
     Args:
         target: A catalogue name, `org/name`, `org/name:file.gguf`, or a path.
-        draft: A draft model named like the target, "lookup", "ngram" or "none", or any object
-            that implements `ports.Drafter`.
-        drafter: What drafts; follows from `draft` where left out: a draft model if one is named,
-            else plain decoding. With "ngram", `draft` may be a file of counts.
+        draft: A draft model named like the target, the name of a drafter without one, or any
+            object that implements `ports.Drafter`.
+        drafter: What drafts; follows from `draft` where left out: "mix", a draft model and the
+            matches in the text, if a model is named, else plain decoding. With "ngram", `draft`
+            may be a file of counts, and with "suffix" one of past outputs.
         draft_length: Tokens per round, or "auto": chosen from the measured costs of this pair on
             this machine and the running acceptance.
         backend: What computes the target: "cpu", the engine of this package, or "torch". By
@@ -65,21 +79,21 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
     Raises:
         DraftproofError: Everything that can be wrong with a model, by name; see `errors`.
     """
-    if drafter is None and draft in ("lookup", "ngram", "none"):
+    if drafter is None and draft in _names() and draft not in WITH_MODEL:
         draft, drafter = None, draft
     if drafter is None:
-        drafter = "none" if draft is None else "model"
+        drafter = "none" if draft is None else "mix"
     check_drafter(drafter, draft)
     if draft_length != "auto":
         Fixed(draft_length)  # refuses what it cannot be, before anything is loaded
-    named = draft if drafter == "model" and isinstance(draft, (str, Path)) else None
+    named = draft if drafter in WITH_MODEL and isinstance(draft, (str, Path)) else None
     parts = load_parts(
-        target, named, backend=backend, device=device, dtype=dtype,
+        target, named, drafter, backend=backend, device=device, dtype=dtype,
         threads=threads, cache_memory=cache_memory, quantize=quantize,
         draft_backend=draft_backend, draft_device=draft_device, draft_dtype=draft_dtype,
         progress=progress,
     )  # fmt: skip
-    drafts = parts.draft or modelless(drafter, draft, parts.target)
+    drafts = parts.draft or modelless(drafter, draft, parts.target, parts.tokenizer)
     return compose(parts.target, parts.tokenizer, drafts, draft_length)
 
 
@@ -95,6 +109,7 @@ class Parts:
 def load_parts(  # noqa: PLR0913  # those of `load`
     target: str | Path,
     draft: str | Path | None = None,
+    drafter: DrafterName = "model",
     *,
     backend: str | None = None,
     device: str | None = None,
@@ -107,7 +122,10 @@ def load_parts(  # noqa: PLR0913  # those of `load`
     draft_dtype: str | None = None,
     progress: Progress = silent,
 ) -> Parts:
-    """Load a target and, where one is named, its draft model; the arguments are those of `load`."""
+    """Load a target and, where one is named, its draft model; the arguments are those of `load`.
+
+    `drafter` is one of `WITH_MODEL`, where a draft model is named.
+    """
     settings = CpuSettings(threads=threads, cache_memory=cache_memory, quantize=quantize)
     placement = Placement(backend=backend, device=device, dtype=dtype)
     draft_placement = Placement(
@@ -131,7 +149,7 @@ def load_parts(  # noqa: PLR0913  # those of `load`
     if draft is None:
         return Parts(model, tokenizer, None)
     draft_model, draft_tokenizer = load_on(chosen[1][1], draft_path, draft_placement, settings)
-    return Parts(model, tokenizer, pair(model, tokenizer, draft_model, draft_tokenizer))
+    return Parts(model, tokenizer, pair(model, tokenizer, draft_model, draft_tokenizer, drafter))
 
 
 def from_transformers(
@@ -168,7 +186,7 @@ def from_transformers(
     if draft is None or isinstance(draft, (str, Drafter)):
         name = draft if isinstance(draft, str) else "none"
         check_drafter(name, None if isinstance(draft, str) else draft)
-        return compose(model, text, modelless(name, draft, model), draft_length)
+        return compose(model, text, modelless(name, draft, model, text), draft_length)
     if draft_tokenizer is None:
         draft_text = None if text is None else tokenizer_beside(draft)
     else:
@@ -178,13 +196,43 @@ def from_transformers(
 
 
 def pair(
-    target: Model, tokenizer: Tokenizer | None, draft: Model, draft_tokenizer: Tokenizer | None
+    target: Model,
+    tokenizer: Tokenizer | None,
+    draft: Model,
+    draft_tokenizer: Tokenizer | None,
+    drafter: DrafterName = "model",
 ) -> Drafter:
-    """A draft model for a target, once their vocabularies are known to agree."""
+    """A draft model for a target, once their vocabularies are known to agree.
+
+    Args:
+        target: The target.
+        tokenizer: Its tokenizer; None where prompts are token ids.
+        draft: The draft model.
+        draft_tokenizer: Its tokenizer; the target's where it is None.
+        drafter: One of `WITH_MODEL`.
+
+    Raises:
+        TokenizerMismatch: They do not, and `drafter` is not "crossvocab".
+        InvalidSetting: "crossvocab" was asked for without tokenizers.
+    """
+    if drafter == "crossvocab":
+        if tokenizer is None or draft_tokenizer is None:
+            raise InvalidSetting(
+                "the drafter crossvocab was asked for without tokenizers",
+                why="it finds the tokens that both know by their text",
+                remedy="pass the tokenizers of target and draft",
+            )
+        return CrossVocab(draft, draft_tokenizer, tokenizer, target.vocab_size)
     shared = None
     if tokenizer is not None:
         shared = shared_ids(tokenizer, draft_tokenizer or tokenizer)
-    return DraftModel(draft, target.vocab_size, shared)
+    model = DraftModel(draft, target.vocab_size, shared)
+    return with_matches(model) if drafter == "mix" else model
+
+
+def with_matches(model: Drafter) -> Drafter:
+    """What "mix" makes of a draft model: the matches in the text beside it."""
+    return Mix(model, SuffixDrafter()) if isinstance(model, DraftModel) else model
 
 
 def check_drafter(name: str, given: Any) -> None:
@@ -199,26 +247,38 @@ def check_drafter(name: str, given: Any) -> None:
     """
     if isinstance(given, Drafter):
         return
-    if name not in get_args(DrafterName) or (name == "model" and given is None):
+    if name not in _names() or (name in WITH_MODEL and given is None):
         raise InvalidSetting(
             f"no drafter is called {name!r}"
-            + (" without a draft model" if name == "model" else ""),
+            + (" without a draft model" if name in WITH_MODEL else ""),
             why="something has to make the drafts",
-            remedy="use lookup, ngram or none, name a draft model, or pass a Drafter",
+            remedy=f"use {', '.join(n for n in _names() if n not in WITH_MODEL)}, name a draft "
+            "model, or pass a Drafter",
         )
-    if name in ("lookup", "none") and given is not None:
+    if name in ("lookup", "selfspec", "none") and given is not None:
         raise InvalidSetting(
             f"the drafter {name!r} was given the draft {given}",
             why="it drafts without a model, so that the draft would be ignored",
-            remedy="leave out the draft, or use the drafter model",
+            remedy="leave out the draft, or use the drafter mix or model",
         )
 
 
-def modelless(name: str, given: Any, target: Model) -> Drafter | None:
-    """A drafter without a model, by name (see `check_drafter`); or the object that was passed in.
+def _names() -> tuple[str, ...]:
+    return get_args(DrafterName)
+
+
+def modelless(name: str, given: Any, target: Model, tokenizer: Tokenizer | None) -> Drafter | None:
+    """A drafter without a model of its own, by name (see `check_drafter`).
+
+    Args:
+        name: The drafter's.
+        given: A file of counts or past outputs; or a `Drafter`, which is returned.
+        target: The target.
+        tokenizer: Its tokenizer, where there is one.
 
     Raises:
-        InvalidSetting: A file of counts cannot be used.
+        InvalidSetting: The file cannot be used.
+        UnsupportedModel: The target cannot run its first layers alone.
     """
     if isinstance(given, Drafter):
         return given
@@ -226,9 +286,19 @@ def modelless(name: str, given: Any, target: Model) -> Drafter | None:
         return None
     if name == "lookup":
         return PromptLookup()
-    if isinstance(given, Path) or given not in (None, name):
-        return NGram.load(Path(given), target.vocab_size)
-    return NGram(target.vocab_size)
+    if name == "selfspec":
+        shared = None if tokenizer is None else shared_ids(tokenizer, tokenizer)
+        return SelfSpec(target, early_layers(target), shared)
+    file = None if given in (None, name) else Path(given)
+    if name == "suffix":
+        past = None if file is None else PastOutputs.load(file, target.vocab_size)
+        return SuffixDrafter(past)
+    return NGram(target.vocab_size) if file is None else NGram.load(file, target.vocab_size)
+
+
+def early_layers(target: Model) -> int:
+    """How many of its layers draft for it: a quarter, where nobody has measured more."""
+    return max(1, target.layers // 4) if isinstance(target, Shallowing) else 1
 
 
 def compose(
@@ -242,7 +312,7 @@ def compose(
     if drafter is None:
         lengths = Fixed(0)
     elif draft_length == "auto":
-        lengths = Measured(target, drafter)
+        lengths = Measured(target, drafter.costly if isinstance(drafter, Joining) else drafter)
     else:
         lengths = Fixed(draft_length)
     return Speculator(target, tokenizer, drafter, lengths)

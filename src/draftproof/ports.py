@@ -347,6 +347,26 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class Joining(Drafter, Protocol):
+    """An optional capability of a `Drafter`: joining others, some of which may cost nothing."""
+
+    @property
+    def costly(self) -> Drafter:
+        """The one of them whose tokens are paid for: its costs are measured."""
+        ...
+
+
+@runtime_checkable
+class Reading(Proposer, Protocol):
+    """An optional capability of a `Proposer`: reading the prompt when it first needs to."""
+
+    @property
+    def reading_seconds(self) -> float:
+        """Seconds spent on that so far; they count as reading the prompt, not as drafting."""
+        ...
+
+
+@runtime_checkable
 class LengthPolicy(Protocol):
     """How many tokens to draft in one request.
 

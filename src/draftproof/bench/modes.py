@@ -3,7 +3,9 @@
 `plain`     no speculation
 `draft`     the draft model with a fixed draft length
 `lookup`    prompt lookup with the adaptive draft length
-`auto`      the draft model, or prompt lookup where there is none, with the adaptive draft length
+`suffix`    suffix matches as far as they pay
+`auto`      what is used where nothing else is asked for: the draft model and suffix matches, each
+            token from the one that pays better; suffix matches alone where there is no model
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from collections.abc import Iterable
 from draftproof.bench.speed import PLAIN
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
-from draftproof.load import compose, modelless
+from draftproof.load import compose, modelless, with_matches
 from draftproof.ports import Drafter, Model, Tokenizer
 
-MODES = (PLAIN, "draft", "lookup", "auto")
+MODES = (PLAIN, "draft", "lookup", "suffix", "auto")
 
 
 def parse_modes(text: str | None, draft: bool) -> tuple[str, ...]:
@@ -71,15 +73,18 @@ def speculators(
         draft_length: Of the mode `draft`.
     """
     made: dict[str, Speculator] = {}
-    lookup: Speculator | None = None
+    free: dict[str, Speculator] = {}
     for name in names:
         if name == PLAIN:
             made[name] = compose(target, tokenizer, None, 0)
         elif name == "draft":
             made[name] = compose(target, tokenizer, draft, draft_length)
         elif name == "auto" and draft is not None:
-            made[name] = compose(target, tokenizer, draft, "auto")
+            made[name] = compose(target, tokenizer, with_matches(draft), "auto")
         else:
-            lookup = lookup or compose(target, tokenizer, modelless("lookup", None, target), "auto")
-            made[name] = lookup
+            kind = "suffix" if name == "auto" else name
+            if kind not in free:
+                drafter = modelless(kind, None, target, tokenizer)
+                free[kind] = compose(target, tokenizer, drafter, "auto")
+            made[name] = free[kind]
     return made

@@ -11,6 +11,7 @@ import click
 
 from draftproof.backends.choice import Backend
 from draftproof.engine import Options
+from draftproof.load import DrafterName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -88,12 +89,14 @@ target_option = click.option(
 )
 draft_option = click.option(
     "--draft",
-    help="The draft model, named like the target; with --drafter ngram a file of counts.",
+    help="The draft model, named like the target; with --drafter ngram a file of counts, with "
+    "suffix one of past outputs.",
 )
 drafter_option = click.option(
     "--drafter",
-    type=click.Choice(["model", "lookup", "ngram", "none"]),
-    help="What drafts: model where --draft is given, else lookup.",
+    type=click.Choice(get_args(DrafterName)),
+    help="What drafts: mix, the draft model and the matches in the text, where --draft is given, "
+    "else suffix, the matches alone.",
 )
 target_placement_options = apply(
     [

@@ -16,9 +16,9 @@ from draftproof.load import load
 
 
 def load_with_progress(**loading: Any) -> Speculator:
-    """`load`, with downloads shown; without --draft and --drafter, prompt lookup drafts."""
+    """`load`, with downloads shown; without --draft and --drafter, suffix matches draft."""
     if loading.get("drafter") is None and loading.get("draft") is None:
-        loading["drafter"] = "lookup"
+        loading["drafter"] = "suffix"
     names = [str(loading[role]) for role in ("target", "draft") if loading.get(role) is not None]
     with fetching(Catalog(), *names) as bar:
         return load(**loading, progress=bar)

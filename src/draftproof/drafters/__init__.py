@@ -8,6 +8,8 @@ Each is a `ports.Drafter`, made once, that begins a `ports.Proposer` per request
     the target's own first layers.
 `CrossVocab`
     a model with another tokenizer.
+`Mix`
+    a model and `SuffixDrafter` in one draft, token by token.
 `PromptLookup`
     copies what followed the last time that the text ended like this. No weights, no training.
 `NGram`
@@ -18,6 +20,7 @@ Each is a `ports.Drafter`, made once, that begins a `ports.Proposer` per request
 
 from draftproof.drafters.crossvocab import CrossVocab
 from draftproof.drafters.lookup import PromptLookup
+from draftproof.drafters.mix import Mix
 from draftproof.drafters.model import DraftModel
 from draftproof.drafters.ngram import NGram
 from draftproof.drafters.past import PastOutputs
@@ -27,6 +30,7 @@ from draftproof.drafters.suffix import SuffixDrafter
 __all__ = [
     "CrossVocab",
     "DraftModel",
+    "Mix",
     "NGram",
     "PastOutputs",
     "PromptLookup",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
@@ -71,7 +72,7 @@ class DraftModel:
         return self.model.name
 
     def begin(self, prompt: Prompt, standardise: Standardise) -> ModelProposer:
-        """Open a session and score all of the prompt but its last token.
+        """Open a session; the first draft reads the prompt.
 
         Raises:
             PromptTooLong: The prompt does not fit in the draft's context.
@@ -142,12 +143,7 @@ class ModelProposer:
         self._scored: list[int] = []  # the cached tokens behind the prefix
         self._committed = 0  # output tokens when the last draft began
         self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
-        if len(self._prefix) > 1:
-            try:
-                self._session.score(self._prefix[:-1], keep=0)
-            except BaseException:
-                self._session.close()
-                raise
+        self.reading_seconds = 0.0
 
     @property
     def length(self) -> int:
@@ -198,6 +194,7 @@ class ModelProposer:
         limit = self._drafter.model.context_length
         if limit is not None and len(self._prefix) + len(context) > limit:
             return None
+        self._read()
         (row,) = self._session.score(self._pending(context), keep=1)
         self._scored.extend(context[len(self._scored) :])
         confidence = top_probability(row, self._drafter.name, self._session.length - 1)
@@ -216,6 +213,13 @@ class ModelProposer:
     def close(self) -> None:
         """Free the cache."""
         self._session.close()
+
+    def _read(self) -> None:
+        """Score all of the prompt but its last token, once."""
+        if self._session.length < len(self._prefix) - 1:
+            started = perf_counter()
+            self._session.score(self._prefix[self._session.length : -1], keep=0)
+            self.reading_seconds += perf_counter() - started
 
     def _pending(self, context: Sequence[int]) -> list[int]:
         """Rewind to what cache and context share, and return the tokens to score next."""

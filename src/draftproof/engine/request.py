@@ -11,7 +11,18 @@ from typing import Literal, TypeAlias
 from draftproof.core import FinishReason, Limits, Prompt, Round, Rule, Token
 from draftproof.engine.stats import Stats
 from draftproof.errors import EmptyPrompt, InvalidSetting, PromptTooLong
-from draftproof.ports import Drafter, LengthPolicy, Lengths, Model, Proposer, Tokenizer
+from draftproof.ports import (
+    Branching,
+    Drafter,
+    Guide,
+    Guiding,
+    Joining,
+    LengthPolicy,
+    Lengths,
+    Model,
+    Proposer,
+    Tokenizer,
+)
 from draftproof.rng import SEEDS, Chooser, Independent, Noise, Shared, Stream
 from draftproof.sampling import Sampling, Standardiser, check_vocabulary
 from draftproof.text import Detokenizer, Stopper
@@ -150,7 +161,7 @@ class Running:
         return room
 
     def proposer(self, limit: int) -> Proposer | None:
-        """Where drafts come from, begun on first use: a draft model reads the prompt then."""
+        """Where drafts come from, begun on first use."""
         if self._drafter is None or limit < 1:
             return None
         if self._proposer is None:
@@ -159,12 +170,41 @@ class Running:
             self.prefill_seconds += perf_counter() - started
         return self._proposer
 
-    def draft_limit(self) -> int:
-        """Most tokens to draft now: the policy's word, and one less than may be emitted."""
-        return min(self._policy.length(), self.room() - 1)
+    @property
+    def drafter_name(self) -> str:
+        """What drafts."""
+        return "" if self._drafter is None else self._drafter.name
 
-    def commit(self, tokens: Sequence[Token], account: Round) -> None:
-        """Take a round's tokens up to the end of the output, and rewind the target."""
+    def guide(self) -> Guide | None:
+        """The next round's guide, where the length policy has one."""
+        if not isinstance(self._policy, Guiding):
+            return None
+        return self._policy.guide(branching=isinstance(self.session, Branching))
+
+    def draft_limit(self, guide: Guide | None) -> int:
+        """Most tokens on a path of the draft: the policy's word, and one less than may be emitted.
+
+        A drafter without a model is asked also where the policy would not pay for a draft: its
+        tokens cost nothing.
+        """
+        most = self._policy.length()
+        if guide is not None and (most > 0 or self._free()):
+            most = guide.nodes
+        return min(most, self.room() - 1)
+
+    def _free(self) -> bool:
+        return self._drafter is not None and (
+            self._drafter.model is None or isinstance(self._drafter, Joining)
+        )
+
+    def commit(self, tokens: Sequence[Token], account: Round, path: Sequence[int] = ()) -> None:
+        """Take a round's tokens up to the end of the output, and rewind the target.
+
+        Args:
+            tokens: What the round emits.
+            account: The round's.
+            path: Where the draft was a tree, the scored rows to keep of it.
+        """
         before = len(self.output)
         for token in tokens:
             self._append(token)
@@ -173,6 +213,8 @@ class Running:
         account = replace(account, emitted=len(self.output) - before)
         self.rounds.append(account)
         self._policy.observe(account)
+        if path:
+            self.session.keep(path)  # type: ignore[attr-defined]  # a tree was scored
         self.session.rewind(len(self.session.prefix) + len(self.output) - 1)
         if self.finish_reason is None and self.room() < 1:
             self.finish_reason = "context"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from draftproof.core import Draft, Law, LogitRow, Logits, Origin, Round, Token, Verdict
+from draftproof.core import Draft, Guess, Law, LogitRow, Logits, Round, Token, Verdict
 from draftproof.engine.request import Running
 from draftproof.errors import BadLogits, InvalidInput
-from draftproof.ports import Batching, Model, Pass, Proposer
+from draftproof.ports import Batching, Guide, Guided, Model, Pass, Proposer, Reading
 from draftproof.rng import Chooser, Independent
 from draftproof.sampling import log_softmax
-from draftproof.verify import block, coupled, token
+from draftproof.verify import block, coupled, token, tree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +27,7 @@ class Turn:
     stream: Chooser
     draft: Draft
     seconds: float
+    stopped: str = ""
 
 
 def play_round(live: Sequence[Running]) -> None:
@@ -55,8 +56,11 @@ def play_round(live: Sequence[Running]) -> None:
             verify_seconds=perf_counter() - started,
             others=scored.others,
             beside=scored.beside,
+            guesses=guesses(turn, laws, verdict),
+            stopped=turn.stopped,
         )
-        turn.running.commit(tokens, account)
+        rows = () if turn.draft.chain else (0, *(node + 1 for node in verdict.path))
+        turn.running.commit(tokens, account, rows)
 
 
 def propose(running: Running) -> Turn:
@@ -66,22 +70,50 @@ def propose(running: Running) -> Turn:
         InvalidInput: Too many tokens, or one that its own law excludes.
     """
     stream = running.stream()
-    limit = running.draft_limit()
+    guide = running.guide()
+    limit = running.draft_limit(guide)
     proposer = running.proposer(limit)
     if proposer is None:
         return Turn(running, None, stream, Draft(), 0.0)
-    started = perf_counter()
-    draft = proposer.draft(running.output, limit, stream)
-    seconds = perf_counter() - started
+    started, read = perf_counter(), reading(proposer)
+    if guide is not None and isinstance(proposer, Guided):
+        draft = proposer.follow(running.output, limit, stream, guide)
+    else:
+        draft = proposer.draft(running.output, limit, stream)
+    seconds, read = perf_counter() - started, reading(proposer) - read
+    running.prefill_seconds += read
+    check_draft(draft, limit, guide)
+    stopped = "" if guide is None else guide.stopped
+    return Turn(running, proposer, stream, draft, seconds - read, stopped)
+
+
+def reading(proposer: Proposer) -> float:
+    """Seconds that it has spent on reading the prompt."""
+    return proposer.reading_seconds if isinstance(proposer, Reading) else 0.0
+
+
+def check_draft(draft: Draft, limit: int, guide: Guide | None) -> None:
+    """Hold a draft to the drafters' contract.
+
+    Raises:
+        InvalidInput: Too many tokens, one that its own law excludes, or a tree that was not asked
+            for.
+    """
     possible = all(law.prob(x) > 0 for x, law in zip(draft.tokens, draft.laws, strict=True))
-    if len(draft) > limit or not possible:
+    if draft.depth > limit or not possible:
         raise InvalidInput(
             f"a drafter returned the tokens {draft.tokens}, where at most {limit} were due, "
             "each of positive probability under its own law",
             why="the output's law is the target's only if every token was drawn from its law",
             remedy="correct the drafter; its contract is in docs/adding-a-drafter.md",
         )
-    return Turn(running, proposer, stream, draft, seconds)
+    tree = guide is not None and guide.branching and len(draft) <= guide.nodes
+    if not (draft.chain or tree):
+        raise InvalidInput(
+            "a drafter returned a tree where a chain, or a smaller tree, was due",
+            why="the target could not score it, or its pass would cost more than was planned",
+            remedy="ask the guide's `branching` and `nodes` first; see docs/adding-a-drafter.md",
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,11 +147,19 @@ def score(turns: Sequence[Turn]) -> list[Scored]:
                     turn.running.session,
                     (turn.running.last, *turn.draft.tokens),
                     keep=len(turn.draft) + 1,
+                    parents=rows_above(turn.draft),
                 ),
             )
             for turn in turns
         ]
     )
+
+
+def rows_above(draft: Draft) -> tuple[int, ...]:
+    """The rows that a tree's rows follow in the pass, the first being the last committed token."""
+    if draft.chain:
+        return ()
+    return (-1, *(parent + 1 for parent in draft.parents))
 
 
 def passes(parts: Sequence[tuple[Model, Pass]]) -> list[Scored]:
@@ -142,7 +182,10 @@ def passes(parts: Sequence[tuple[Model, Pass]]) -> list[Scored]:
 def alone(part: Pass) -> Scored:
     """A pass of one session's own."""
     started = perf_counter()
-    logits = part.session.score(part.tokens, part.keep)
+    if part.parents:
+        logits = part.session.score_tree(part.tokens, part.parents)  # type: ignore[attr-defined]
+    else:
+        logits = part.session.score(part.tokens, part.keep)
     return Scored(logits, perf_counter() - started)
 
 
@@ -170,7 +213,7 @@ class TargetLaws(Sequence[Law]):
 
     Args:
         turn: What was drafted.
-        logits: The target's, row i after the i-th drafted token.
+        logits: The target's, row i + 1 after the i-th drafted token.
 
     Raises:
         BadLogits: They hold NaN or infinity.
@@ -186,8 +229,8 @@ class TargetLaws(Sequence[Law]):
                 remedy="check the weights, or run the model in float32 (--dtype float32)",
             )
         self._standardiser = turn.running.standardiser
-        self._tokens = [*turn.running.output, *turn.draft.tokens]
-        self._start = len(turn.running.output)
+        self._output = turn.running.output
+        self._draft = turn.draft
         self._logits = logits
         self._made: dict[int, Law] = {}
 
@@ -195,17 +238,25 @@ class TargetLaws(Sequence[Law]):
         return len(self._logits)
 
     def __getitem__(self, index: Any) -> Any:
-        """The law after `index` drafted tokens."""
+        """The law after the drafted tokens up to number `index`, counting from 1."""
         if index not in self._made:
-            before = self._tokens[: self._start + index]
+            path = self._draft.path(index - 1)
+            before = [*self._output, *(self._draft.tokens[node] for node in path)]
             self._made[index] = self._standardiser.law(self._logits[index], before)
         return self._made[index]
+
+    @property
+    def made(self) -> Mapping[int, Law]:
+        """Those that a rule has asked for."""
+        return self._made
 
 
 def judge(turn: Turn, laws: Sequence[Law]) -> Verdict:
     """Apply the request's rule; certain drafts are kept while equal, whatever the rule."""
     if turn.draft.certain or not isinstance(turn.stream, Independent):
         return coupled(turn.draft, laws, turn.stream)
+    if not turn.draft.chain:
+        return tree(turn.draft, laws, turn.stream)
     rule = token if turn.running.rule == "token" else block
     return rule(turn.draft, laws, turn.stream)
 
@@ -213,23 +264,58 @@ def judge(turn: Turn, laws: Sequence[Law]) -> Verdict:
 def emit(turn: Turn, laws: Sequence[Law], verdict: Verdict, logits: Logits) -> list[Token]:
     """The round's tokens with their account."""
     running, draft = turn.running, turn.draft
-    tokens = []
-    for i, chosen in enumerate([*draft.tokens[: verdict.accepted], verdict.token]):
-        origin: Origin = "accepted" if i < verdict.accepted else verdict.kind
-        logprob, top = report_logprobs(logits[i], chosen, running.request.logprobs)
+    chosen = [*((draft.tokens[node], node) for node in verdict.path), (verdict.token, None)]
+    tokens, row = [], 0
+    for i, (token_id, node) in enumerate(chosen):
+        logprob, top = report_logprobs(logits[row], token_id, running.request.logprobs)
         tokens.append(
             Token(
-                id=chosen,
+                id=token_id,
                 position=len(running.output) + i,
                 round=len(running.rounds),
-                origin=origin,
-                p=float(laws[i].prob(chosen)),
-                q=float(draft.laws[i].prob(chosen)) if i < len(draft) else None,
+                origin=verdict.kind if node is None else "accepted",
+                p=float(laws[row].prob(token_id)),
+                q=chance(draft, row - 1, token_id),
                 logprob=logprob,
                 top_logprobs=top,
+                source="" if node is None else source_of(turn, node),
             )
         )
+        row = row if node is None else node + 1
     return tokens
+
+
+def chance(draft: Draft, node: int, token: int) -> float | None:
+    """The draft's probability of `token` behind `node`; None where it drafted nothing there."""
+    laws = [draft.laws[child] for child in draft.children(node)]
+    return float(max(law.prob(token) for law in laws)) if laws else None
+
+
+def source_of(turn: Turn, node: int) -> str:
+    """What drafted the token."""
+    return turn.draft.sources[node] if turn.draft.sources else turn.running.drafter_name
+
+
+def guesses(turn: Turn, laws: TargetLaws, verdict: Verdict) -> tuple[Guess, ...]:
+    """The drafted tokens one by one."""
+    draft = turn.draft
+    made = laws.made
+    kept = set(verdict.path)
+    told = []
+    for node, (token_id, law) in enumerate(zip(draft.tokens, draft.laws, strict=True)):
+        parent = draft.parent(node)
+        p = float(made[parent + 1].prob(token_id)) if parent + 1 in made else None
+        told.append(
+            Guess(
+                id=token_id,
+                parent=parent,
+                source=source_of(turn, node),
+                q=float(law.prob(token_id)),
+                p=p,
+                kept=node in kept,
+            )
+        )
+    return tuple(told)
 
 
 def report_logprobs(

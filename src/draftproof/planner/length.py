@@ -34,9 +34,11 @@ from dataclasses import dataclass
 from draftproof import theory
 from draftproof.core import Prompt, Round
 from draftproof.errors import InvalidSetting
+from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.costs import Costs
+from draftproof.planner.guide import Prices, RoundGuide
 from draftproof.planner.running import Experience, RunningCosts
-from draftproof.ports import LengthPolicy
+from draftproof.ports import Guide, LengthPolicy
 
 START = 2.0
 RATE = 0.015
@@ -140,6 +142,8 @@ class AutoPolicy:
         self._reasons: list[str] = []
         self._on = True
         self._length = 0
+        self._beliefs = Beliefs(None if experience is None else experience.beliefs)
+        self._guide: RoundGuide | None = None
         self._choose()
         if experience is not None and experience.tried and not self._on:
             self._tried = True  # by others: the wait for a probe goes on from theirs
@@ -160,44 +164,83 @@ class AutoPolicy:
         """The best affordable length; while switched off 0, or a probe's."""
         return self._length
 
+    def guide(self, branching: bool) -> Guide:
+        """Token by token, what is worth drafting in the next round; see `guide`.
+
+        The switch and the probes are for tokens that are paid for before their confidence is known.
+        """
+        costs, probing = self._costs, not self._on and self._length > 0
+        most = self._limit if self._on else self._length
+        prices = Prices(costs.seconds, costs.draft_seconds, self._rate, self._balance)
+        self._guide = RoundGuide(
+            prices,
+            self._beliefs,
+            self.acceptance,
+            most_paid=most,
+            probe=most if probing else 0,
+            branching=branching,
+            closed="" if most else "speculation is switched off",
+        )
+        return self._guide
+
     def observe(self, round: Round) -> None:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
+        guide, self._guide = self._guide, None
+        paid = round.drafted if guide is None or not guide.taken else guide.paid
+        judged = self._judge(round, guide)
         if round.others:
-            self._costs.observe(round)
+            self._costs.observe(round, paid)
             # What a draft added to a pass that requests share is not measured but priced.
             priced = self._costs.seconds[round.drafted]
             spent = round.draft_seconds + round.verify_seconds + priced
         else:
-            spent = self._spent(round)
-            self._costs.observe(round)
+            spent = self._spent(round, paid)
+            self._costs.observe(round, paid)
         plain = self._costs.seconds[0]
         self._balance += round.emitted * (1 + RATE) - spent / plain
         self._balance = min(self._balance, CAP)
-        if round.drafted:
-            self._tried = True
-            self._learn(round.drafted, round.accepted)
-        else:
+        if judged is None:
             self._plain += 1
-        self._choose(drafted=round.drafted > 0)
+        else:
+            self._tried = True
+            self._learn(*judged)
+        self._choose(drafted=judged is not None)
         if self._experience is not None:
-            self._experience.observe(round, self._costs.corrections, self._patience)
+            self._experience.observe(judged, self._costs.corrections, self._patience)
 
-    def _spent(self, round: Round) -> float:
+    def _judge(self, round: Round, guide: RoundGuide | None) -> tuple[int, int] | None:
+        """(accepted, rejected) of the tokens that were paid for; None where none was.
+
+        Of tokens that a guide was told of, it notes what their confidences meant.
+        """
+        if guide is None or not guide.taken:
+            rejected = int(round.accepted < round.drafted)
+            return (round.accepted, rejected) if round.drafted else None
+        counts = [0, 0]
+        for (source, confidence, blind), guess in zip(guide.taken, round.guesses, strict=True):
+            if guess.p is None:
+                continue
+            self._beliefs.learn(source, confidence, guess.kept)
+            counts[not guess.kept] += blind
+        return (counts[0], counts[1]) if guide.paid else None
+
+    def _spent(self, round: Round, paid: int) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
-        most = _STALL * self._costs.of(round.drafted)
+        most = _STALL * self._costs.of(round.drafted, paid)
         alone, self._stalled = not self._stalled, round.seconds > most
         return most if self._stalled and alone else round.seconds
 
-    def _learn(self, drafted: int, accepted: int) -> None:
+    def _learn(self, accepted: int, rejected: int) -> None:
         keep = _KEEP
         if not self._on:
             keep = min(keep, _PROBED / (self._accepted + self._rejected))
         self._accepted = keep * self._accepted + accepted
-        self._rejected = keep * self._rejected + (accepted < drafted)
+        self._rejected = keep * self._rejected + rejected
 
     def _choose(self, drafted: bool = True) -> None:
         """Set the next length, switching off and on where that follows."""
+        self._rate = self._earns()
         if self._on:
             self._length = self._best(self.acceptance, self._affordable())
             if self._length == 0:
@@ -218,6 +261,14 @@ class AutoPolicy:
         best = theory.best_length(acceptance, limit, lambda n: seconds[n - 1], draft_seconds)
         gain = theory.speedup(acceptance, best, lambda n: seconds[n - 1], draft_seconds)
         return best if gain >= _WORTH else 0
+
+    def _earns(self) -> float:
+        """Tokens per second at the best length that there is, affordable now or not."""
+        costs = self._costs
+        best = self._best(self.acceptance, self._limit)
+        return 1 / theory.seconds_per_token(
+            self.acceptance, best, lambda n: costs.seconds[n - 1], costs.draft_seconds
+        )
 
     def _affordable(self) -> int:
         """The longest length whose worst case the balance covers."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from draftproof.core import Round
+from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.costs import Costs
 
 _STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
@@ -54,8 +55,13 @@ class RunningCosts:
         """What was learned so far."""
         return Corrections(self._all, tuple(self._own), self._draft)
 
-    def observe(self, round: Round) -> None:
-        """Correct the curve, and the draft's cost where something was drafted."""
+    def observe(self, round: Round, paid: int) -> None:
+        """Correct the curve, and the draft's cost where tokens were paid for.
+
+        Args:
+            round: What happened.
+            paid: Drafted tokens that a draft's cost was due for; others come for nothing.
+        """
         self._others, self._beside = round.others, round.beside
         if round.others:
             tokens = round.scored + round.beside
@@ -67,14 +73,14 @@ class RunningCosts:
             step = _STEP * _surprise(seconds, self._alone(round.drafted))
             self._all += step
             self._own[round.drafted] += step
-        if round.drafted:
-            seconds = round.draft_seconds / round.drafted
+        if paid:
+            seconds = round.draft_seconds / paid
             self._draft += 2 * _STEP * _surprise(seconds, self.draft_seconds)
         self._refresh()
 
-    def of(self, drafted: int) -> float:
-        """Seconds that a round with so many drafted tokens should take."""
-        return drafted * self.draft_seconds + self.seconds[drafted]
+    def of(self, drafted: int, paid: int) -> float:
+        """Seconds that a round with so many drafted tokens, and so many paid for, should take."""
+        return paid * self.draft_seconds + self.seconds[drafted]
 
     def _alone(self, drafted: int) -> float:
         return self._measured[drafted] * math.exp(self._all + self._own[drafted])
@@ -89,7 +95,7 @@ class RunningCosts:
         self.draft_seconds = self._measured_draft * math.exp(self._draft)
         price = self._shared if self._others else self._alone
         self.seconds = [price(drafted) for drafted in range(self._limit + 1)]
-        rounds = (self.of(drafted) for drafted in range(self._limit + 1))
+        rounds = (self.of(drafted, drafted) for drafted in range(self._limit + 1))
         self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in rounds]
 
 
@@ -108,6 +114,7 @@ class Experience:
         self._rejected = (1 - acceptance) * weight
         self._corrections: Corrections | None = None
         self._lock = Lock()
+        self.beliefs = Beliefs()
         self.tried = False  # whether anything was drafted yet
         self.plain = 0  # rounds since the last draft
         self.patience = 1  # as the latest request left it
@@ -124,15 +131,24 @@ class Experience:
         with self._lock:
             return self._corrections
 
-    def observe(self, round: Round, corrections: Corrections, patience: int) -> None:
-        """Learn from a round of any request; `patience` is the request's with failing probes."""
+    def observe(
+        self, judged: tuple[int, int] | None, corrections: Corrections, patience: int
+    ) -> None:
+        """Learn from a round of any request.
+
+        Args:
+            judged: Of the tokens that were paid for, how many were accepted and how many rejected;
+                None where there were none.
+            corrections: What is known of costs now.
+            patience: The request's with failing probes.
+        """
         with self._lock:
             self._corrections, self.patience = corrections, patience
-            self.plain = 0 if round.drafted else self.plain + 1
-            if round.drafted:
+            self.plain = self.plain + 1 if judged is None else 0
+            if judged is not None:
                 self.tried = True
-                rejected = round.accepted < round.drafted
-                self._accepted = _KEEP * self._accepted + round.accepted
+                accepted, rejected = judged
+                self._accepted = _KEEP * self._accepted + accepted
                 self._rejected = _KEEP * self._rejected + rejected
 
 

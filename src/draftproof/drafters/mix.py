@@ -1,0 +1,107 @@
+"""Two drafters in one draft: what costs nothing where it is sure, a model where it is not.
+
+Each token comes from the one that is worth more at its place: the next token of a match in the text
+(`suffix`), which is free and tells its confidence beforehand, or the model's, which is paid for
+before anything is known of it. So a model's first tokens may lead into a match, a match may end in
+a model's token, and where both have nothing to offer nothing is drafted.
+
+Which one drafts a token depends on the text before it and on the past alone, never on the target's
+answer; each token's law is its own drafter's, so any rule stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.core import Draft, Law, PointMass, Prompt, Verdict
+from draftproof.drafters.model import DraftModel, ModelProposer
+from draftproof.drafters.suffix import SuffixDrafter, SuffixProposer
+from draftproof.drafters.unguided import UNGUIDED
+from draftproof.ports import Guide, Model, Standardise
+from draftproof.rng import Chooser
+
+
+class Mix:
+    """Drafts by a model and by matches in the text.
+
+    Args:
+        model: The drafter that is paid for.
+        suffix: The one that is not.
+    """
+
+    name = "mix"
+
+    def __init__(self, model: DraftModel, suffix: SuffixDrafter) -> None:
+        self.costly = model
+        self.suffix = suffix
+
+    @property
+    def model(self) -> Model | None:
+        """The draft model."""
+        return self.costly.model
+
+    def begin(self, prompt: Prompt, standardise: Standardise) -> MixProposer:
+        """Index the prompt. The model reads it before its first token.
+
+        Raises:
+            PromptTooLong: The prompt does not fit in the draft's context.
+        """
+        return MixProposer(
+            self, self.costly.begin(prompt, standardise), self.suffix.begin(prompt, standardise)
+        )
+
+
+class MixProposer:
+    """One request's two proposers."""
+
+    def __init__(self, drafter: Mix, model: ModelProposer, suffix: SuffixProposer) -> None:
+        self._drafter = drafter
+        self._model = model
+        self._suffix = suffix
+        self._drafted = Draft()
+
+    @property
+    def reading_seconds(self) -> float:
+        """What the model spent on reading the prompt."""
+        return self._model.reading_seconds
+
+    def draft(self, output: Sequence[int], limit: int, stream: Chooser) -> Draft:
+        """Up to `limit` tokens: matches as far as they go, the model's elsewhere."""
+        return self.follow(output, limit, stream, UNGUIDED)
+
+    def follow(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
+        """Each token from the drafter whose token `guide` values more, while it values one."""
+        self._model.start(output)
+        by_model, by_match = self._drafter.costly.name, self._drafter.suffix.name
+        tokens: list[int] = []
+        laws: list[Law] = []
+        sources: list[str] = []
+        while len(tokens) < limit:
+            match = self._suffix.peek(output, tokens)
+            free = 0.0 if match is None else guide.value(by_match, match[1])
+            if guide.value(by_model) > max(free, 0.0):
+                step = self._model.step([*output, *tokens], len(tokens), stream)
+                if step is not None:
+                    guide.take(by_model, step.confidence)
+                    tokens.append(step.token)
+                    laws.append(step.law)
+                    sources.append(by_model)
+                    continue
+            if match is None or free <= 0:
+                break
+            guide.take(by_match, match[1])
+            tokens.append(match[0])
+            laws.append(PointMass(match[0]))
+            sources.append(by_match)
+        self._drafted = Draft(tuple(tokens), tuple(laws), sources=tuple(sources))
+        return self._drafted
+
+    def observe(self, verdict: Verdict) -> None:
+        """Tell both."""
+        self._model.observe(verdict)
+        self._suffix.remember(self._drafted, verdict)
+
+    def close(self) -> None:
+        """Free the cache and the index."""
+        self._model.close()
+        self._suffix.close()
