@@ -72,7 +72,7 @@ def test_no_tree_is_faster(
     assert best == fastest(table, limit, curve, draft_seconds)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_tree_of_up_to_seven_tokens_is_faster(seed: int) -> None:
     dice = np.random.default_rng(seed)
     row = sorted((Fraction(int(x), 100) for x in dice.integers(1, 34, 3)), reverse=True)
@@ -123,6 +123,7 @@ def fastest(
 some = st.fractions(Fraction(1, 12), 1, max_denominator=12)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.one_of(some, st.lists(some, min_size=1, max_size=9)), st.integers(0, 7), curves, costs)
 def test_one_candidate_per_node_is_a_chain_of_the_best_length(
     alpha: Fraction | list[Fraction], limit: int, curve: list[Fraction], draft_seconds: Fraction
