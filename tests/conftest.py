@@ -1,5 +1,8 @@
-"""One thread per process: the suite runs in as many processes as there are cores."""
+"""One thread per process, as the suite runs in as many as there are cores; and checked types."""
 
 import os
 
+import typechecker
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+typechecker.install()
