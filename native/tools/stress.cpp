@@ -1,7 +1,8 @@
 // Passes from several threads at once, for ThreadSanitizer and its like.
 //
-// Two models share a pool, as target and draft do; four threads open sequences, score prompts, drafts
-// and trees, rewind, and compare every logit with what one thread alone computed.
+// Two models share a pool, as target and draft do, and so does the first layer of each; four threads
+// open sequences, score prompts, drafts and trees, all logits or a part of them, rewind, and compare
+// every logit with what one thread alone computed.
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -15,7 +16,7 @@ using namespace draftproof;
 
 namespace {
 
-constexpr int64_t kVocab = 80, kHidden = 64, kHeads = 4, kKvHeads = 2, kDim = 16, kWide = 96;
+constexpr int64_t kVocab = 90, kHidden = 64, kHeads = 4, kKvHeads = 2, kDim = 16, kWide = 96;
 constexpr int64_t kLayers = 2;
 
 Config small_config() {
@@ -73,17 +74,22 @@ std::unique_ptr<Model> make_model(const std::shared_ptr<Pool>& pool, const Kerne
   return model;
 }
 
-/// Score a chain or, with `tree`, rows that all hang from the sequence's end but the last.
+/// Score a chain or, with `tree`, rows that all hang from the sequence's end but the last, which follows
+/// the open tree's first.
 std::vector<float> score(Model& model, Sequence& sequence, const std::vector<int32_t>& tokens,
-                         bool tree = false) {
+                         bool tree = false, const Columns* columns = nullptr) {
   std::vector<Row> rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool last = i + 1 == tokens.size();
     const int32_t parent = tree ? (last ? 0 : -1) : static_cast<int32_t>(i) - 1;
     rows.push_back({tokens[i], &sequence, parent, true, tree});
   }
-  std::vector<float> logits(tokens.size() * kVocab);
-  model.score(rows, logits.data());
+  const int64_t width = columns == nullptr ? kVocab : columns->count();
+  const size_t count = tokens.size() * static_cast<size_t>(width);
+  Buffer buffer = model.buffers()->take(count * sizeof(float));
+  model.score(rows, buffer.as<float>(), columns);
+  std::vector<float> logits(buffer.as<float>(), buffer.as<float>() + count);
+  model.buffers()->give(std::move(buffer));
   return logits;
 }
 
@@ -100,11 +106,16 @@ std::vector<float> live(Model& model, unsigned seed) {
     return drawn;
   };
   const std::unique_ptr<Sequence> sequence = model.open();
+  const std::unique_ptr<Model> shallow = model.shallow(1);
+  const std::unique_ptr<Sequence> draft = shallow->open();
+  const Columns columns({0, 2, 3, 5}, kVocab);
   keep(score(model, *sequence, tokens(50 + seed % 30)));
   for (int round = 0; round < 6; ++round) {
+    keep(score(*shallow, *draft, tokens(3), false, &columns));
     keep(score(model, *sequence, tokens(1 + random() % 8)));
     keep(score(model, *sequence, tokens(4), true));
-    sequence->keep({0, 3});
+    keep(score(model, *sequence, tokens(2), true, &columns));
+    sequence->keep({0, round % 2 == 0 ? 3 : 5});
     sequence->rewind(sequence->length() - static_cast<int64_t>(random() % 5));
   }
   return all;
