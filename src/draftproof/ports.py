@@ -163,8 +163,9 @@ class Narrowing(Protocol):
             ids: The token ids whose logits are wanted.
 
         Returns:
-            A model whose logits have a column for each of the ids beside it, rising; `ids` are
-            among them, and neighbours that cost nothing more.
+            A model, `Batching` too, whose logits have a column for each of the ids beside it,
+            rising; `ids` are among them, and neighbours that cost nothing more. It scores this
+            model's own sessions.
         """
         ...
 

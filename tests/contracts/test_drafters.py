@@ -13,6 +13,7 @@ from draftproof.core import Dense, Draft, PointMass, Verdict
 from draftproof.drafters import (
     CrossVocab,
     DraftModel,
+    Mix,
     NGram,
     PastOutputs,
     PromptLookup,
@@ -73,6 +74,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "ngram, table": lambda: NGram.count([(1, 2, 3, 4, 5, 6, 7, 0) * 2], VOCAB),
     "suffix, own text": SuffixDrafter,
     "suffix, past outputs": lambda: SuffixDrafter(past(), learn=False),
+    "mix": lambda: Mix(DraftModel(FakeModel(VOCAB, seed=3), VOCAB), SuffixDrafter()),
     "crossvocab": across,
     "selfspec": lambda: SelfSpec(Layered(VOCAB), 2),
 }
@@ -370,8 +372,10 @@ def test_a_session_that_fails_in_the_prompt_is_closed() -> None:
             raise MemoryError
 
     model = Broken(VOCAB)
+    proposer = DraftModel(model, VOCAB).begin(PROMPT, standard())
     with pytest.raises(MemoryError):
-        DraftModel(model, VOCAB).begin(PROMPT, standard())
+        proposer.draft((), 2, stream(()))
+    proposer.close()
     assert model.open_sessions == 0
 
 

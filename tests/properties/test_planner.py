@@ -374,7 +374,7 @@ def test_requests_in_threads_teach_without_loss() -> None:
 
         def request() -> None:
             for _ in range(2000 // threads):
-                experience.observe(Round(2, 2, 3, 0.1, 1.0, 0.0), known, 1)
+                experience.observe((2, 0), known, 1)
 
         with ThreadPoolExecutor(threads) as pool:
             for future in [pool.submit(request) for _ in range(threads)]:

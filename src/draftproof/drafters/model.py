@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TypeAlias
 
 import numpy as np
 
-from draftproof.core import Draft, Float32, Int64, Law, LogitRow, Prompt, Verdict
+from draftproof.core import Draft, Float32, Law, LogitRow, Prompt, Verdict
+from draftproof.drafters.head import Columns, Head
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import BadLogits, InvalidSetting
-from draftproof.ports import Guide, Model, Narrowing, Standardise
+from draftproof.ports import Guide, Model, Standardise
 from draftproof.rng import Chooser
-
-Columns: TypeAlias = "slice | Int64[np.ndarray, 'columns']"
 
 
 class DraftModel:
@@ -33,9 +31,8 @@ class DraftModel:
         vocab_size: Rows of the *target's* output head.
         allowed: The ids that both tokenizers know: a number (all ids below it) or the ids
             themselves. No other id is drafted. By default every id that both heads have.
-        head: Ids to draft from, with those of the prompt and the end tokens, where the model can
-            leave out the others (`ports.Narrowing`): a smaller output head is a cheaper pass. The
-            law of every other id is zero, which the rules allow. None for all.
+        head: Ids below it are drafted, and those of the request's text, where the model can leave
+            out the others (`ports.Narrowing`); None for all. See `head`.
 
     Raises:
         InvalidSetting: `allowed` leaves no id that both heads have.
@@ -46,13 +43,13 @@ class DraftModel:
         model: Model,
         vocab_size: int,
         allowed: int | Collection[int] | None = None,
-        head: Sequence[int] | None = None,
+        head: int | None = None,
     ) -> None:
         self.model: Model = model
         self.vocab_size = vocab_size
         self.head = head
         rows = min(model.vocab_size, vocab_size)
-        self._usable: slice | np.ndarray
+        self._usable: Columns
         if allowed is None or isinstance(allowed, int):
             count = rows if allowed is None else min(allowed, rows)
             self._usable = slice(0, count)
@@ -77,23 +74,11 @@ class DraftModel:
         Raises:
             PromptTooLong: The prompt does not fit in the draft's context.
         """
+        seen: tuple[int, ...] = ()
         if isinstance(prompt, tuple):
-            prompt = tuple(map(self.readable, prompt))
-        model, source, target = self.model, self._usable, self._usable
-        if self.head is not None and isinstance(model, Narrowing):
-            model, source, target = self._narrow(model, prompt if isinstance(prompt, tuple) else ())
-        return ModelProposer(self, model, (source, target), prompt, standardise)
-
-    def _narrow(self, model: Narrowing, prompt: Sequence[int]) -> tuple[Model, Columns, Columns]:
-        """The model with a small head, and which of its columns are which of the target's ids."""
-        ids = {*(self.head or ()), *prompt, *self.model.eos}
-        small, columns = model.narrow(sorted(ids))
-        usable = (
-            columns < self._usable.stop
-            if isinstance(self._usable, slice)
-            else (np.isin(columns, self._usable))
-        )
-        return small, np.flatnonzero(usable), columns[usable]
+            seen = prompt = tuple(map(self.readable, prompt))
+        head = Head(self.model, self._usable, self.head, seen)
+        return ModelProposer(self, head, prompt, standardise)
 
     def readable(self, token: int) -> int:
         """The token as the draft reads it: its own last id stands for ids that it lacks.
@@ -121,8 +106,7 @@ class ModelProposer:
 
     Args:
         drafter: Whose it is.
-        model: The drafter's model, or a narrow form of it.
-        columns: Columns of its logits, and the target's ids that they stand for.
+        head: What is computed of the model's output head.
         prompt: The request's prompt.
         standardise: As in `Drafter.begin`.
     """
@@ -130,15 +114,14 @@ class ModelProposer:
     def __init__(
         self,
         drafter: DraftModel,
-        model: Model,
-        columns: tuple[Columns, Columns],
+        head: Head,
         prompt: Prompt,
         standardise: Standardise,
     ) -> None:
         self._drafter = drafter
-        self._columns = columns
+        self._head = head
         self._standardise = standardise
-        self._session = model.open(prompt)
+        self._session = drafter.model.open(prompt)
         self._prefix = self._session.prefix
         self._scored: list[int] = []  # the cached tokens behind the prefix
         self._committed = 0  # output tokens when the last draft began
@@ -183,6 +166,7 @@ class ModelProposer:
 
     def start(self, output: Sequence[int]) -> None:
         """Begin a draft behind `output`."""
+        self._head.see(output[self._committed :])
         self._committed = len(output)
 
     def step(self, context: Sequence[int], index: int, stream: Chooser) -> Step | None:
@@ -195,13 +179,11 @@ class ModelProposer:
         if limit is not None and len(self._prefix) + len(context) > limit:
             return None
         self._read()
-        (row,) = self._session.score(self._pending(context), keep=1)
+        row = self._head.score(self._session, self._pending(context))
         self._scored.extend(context[len(self._scored) :])
         confidence = top_probability(row, self._drafter.name, self._session.length - 1)
         try:
-            source, target = self._columns
-            self._wide[target] = row[source]
-            law = self._standardise.law(self._wide, context)
+            law = self._standardise.law(self._head.widen(row, self._wide), context)
         except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
             return None
         return Step(stream.draft(index, law), law, confidence)

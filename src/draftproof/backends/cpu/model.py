@@ -87,8 +87,9 @@ class CpuModel:
             ids: The token ids whose logits are wanted, in any order.
 
         Returns:
-            A model whose sessions' logits have a column for each of the ids beside it, rising. Its
-            `vocab_size` is still that of all tokens, since it reads every one of them.
+            A model whose logits have a column for each of the ids beside it, rising, in passes of
+            its own sessions and of this model's. Its `vocab_size` is still that of all tokens,
+            since it reads every one of them.
 
         Raises:
             ValueError: There are no ids, or one is outside the vocabulary.
