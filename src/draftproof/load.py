@@ -22,9 +22,17 @@ from draftproof.drafters import (
 )
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
-from draftproof.planner import Fixed, Measured
-from draftproof.ports import Drafter, Joining, Lengths, Model, Shallowing, Tokenizer
-from draftproof.text import shared_ids
+from draftproof.planner import Fixed, Measured, best_head, measure, measure_heads
+from draftproof.ports import (
+    Drafter,
+    Joining,
+    Lengths,
+    Model,
+    Narrowing,
+    Shallowing,
+    Tokenizer,
+)
+from draftproof.text import sample_texts, shared_ids
 
 DrafterName: TypeAlias = Literal[
     "mix", "model", "crossvocab", "suffix", "lookup", "ngram", "selfspec", "none"
@@ -226,8 +234,19 @@ def pair(
     shared = None
     if tokenizer is not None:
         shared = shared_ids(tokenizer, draft_tokenizer or tokenizer)
-    model = DraftModel(draft, target.vocab_size, shared)
+    model = DraftModel(draft, target.vocab_size, shared, head_of(target, draft, tokenizer))
     return with_matches(model) if drafter == "mix" else model
+
+
+def head_of(target: Model, draft: Model, tokenizer: Tokenizer | None) -> int | None:
+    """How much of the draft's output head pays on this machine (`planner.heads`); None for all."""
+    if tokenizer is None or not isinstance(draft, Narrowing):
+        return None
+    texts = [tokenizer.encode(text) for text in sample_texts()]
+    sizes = [draft.vocab_size // part for part in (2, 4, 8)]
+    costs = measure_heads(draft, texts, sizes)
+    plain = measure(target, texts[0][:32], sizes=(1,), repeats=3)
+    return best_head(costs, plain(1)).ids
 
 
 def with_matches(model: Drafter) -> Drafter:

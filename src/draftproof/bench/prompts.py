@@ -13,12 +13,12 @@ import json
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from draftproof.errors import InvalidInput, InvalidSetting, UnsupportedModel
 from draftproof.ports import Tokenizer
+from draftproof.text import sample_lines
 
 NAMES = ("id", "task_id", "question_id")  # whichever a line has names its prompt
 FORM = 'one JSON object a line, with "prompt": TEXT or "turns": [TEXT, ...]'
@@ -109,8 +109,7 @@ def encode(
 def _lines(path: Path | None) -> list[str]:
     """The lines of a file of prompts."""
     if path is None:
-        own = resources.files("draftproof").joinpath("data", "prompts.jsonl")
-        return own.read_text(encoding="utf-8").splitlines()
+        return sample_lines().splitlines()
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")

@@ -14,10 +14,11 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from draftproof.core import Int64, LogitRow
+from draftproof.core import Float32, Int64, LogitRow
 from draftproof.ports import Batching, Model, Narrowing, Pass, Session
 
 Columns: TypeAlias = "slice | Int64[np.ndarray, 'columns']"
+Row: TypeAlias = Float32[np.ndarray, "columns"]
 
 _STRIDE = 16  # an id in so many brings its neighbours along; more ids cost nothing but time here
 _GROWTH = 4  # new ids that are worth making the columns anew
@@ -56,16 +57,16 @@ class Head:
         if len(self._seen) - self._made >= _GROWTH:
             self._make()
 
-    def score(self, session: Session, tokens: Sequence[int]) -> LogitRow:
+    def score(self, session: Session, tokens: Sequence[int]) -> Row:
         """Append `tokens` to a session of the model, and return the logits behind the last."""
         if self._model is None:
             (row,) = session.score(tokens, keep=1)
         else:
             part = Pass(session, tuple(tokens), 1)
             ((row,),) = cast("Batching", self._model).score_together([part])
-        return cast("LogitRow", row)
+        return cast("Row", row)
 
-    def widen(self, row: LogitRow, wide: LogitRow) -> LogitRow:
+    def widen(self, row: Row, wide: LogitRow) -> LogitRow:
         """The row over the target's vocabulary, in `wide`, which was all -inf at first."""
         wide[self._target] = row[self._source]
         return wide

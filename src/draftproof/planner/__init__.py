@@ -6,6 +6,7 @@ and `predict` tells beforehand, on rounds that `replay` makes of recorded ones. 
 """
 
 from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
+from draftproof.planner.heads import best_head, measure_heads
 from draftproof.planner.length import Auto, Fixed
 from draftproof.planner.measured import Measured
 from draftproof.planner.predict import Plan, Prediction, predict
@@ -23,9 +24,11 @@ __all__ = [
     "PromptRun",
     "Replay",
     "Shape",
+    "best_head",
     "best_tree",
     "draft_cost",
     "measure",
     "measure_costs",
+    "measure_heads",
     "predict",
 ]

@@ -2,6 +2,7 @@
 
 from draftproof.text.detokenize import Detokenizer
 from draftproof.text.retokenize import Retokenizer, continuation
+from draftproof.text.samples import sample_lines, sample_texts
 from draftproof.text.spelling import Spelling
 from draftproof.text.stopping import Stopper
 from draftproof.text.vocabulary import common_tokens, shared_ids
@@ -13,5 +14,7 @@ __all__ = [
     "Stopper",
     "common_tokens",
     "continuation",
+    "sample_lines",
+    "sample_texts",
     "shared_ids",
 ]
