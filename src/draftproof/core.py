@@ -263,7 +263,8 @@ class Round:
     """One round's account: what was drafted and accepted, and the seconds it took.
 
     `drafted` counts tokens, a tree's all; `guesses` holds them one by one, and `stopped` says why
-    the draft was not longer. Where other requests shared the pass, `others` is their number and
+    the draft was not longer. `reasons` are those for switching speculation off or on behind this
+    round. Where other requests shared the pass, `others` is their number and
     `beside` that of their tokens in it, and `score_seconds` is a share of the pass in proportion to
     tokens.
     """
@@ -278,6 +279,7 @@ class Round:
     beside: int = 0
     guesses: tuple[Guess, ...] = ()
     stopped: str = ""
+    reasons: tuple[str, ...] = ()
 
     @property
     def scored(self) -> int:

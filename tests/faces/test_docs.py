@@ -190,7 +190,9 @@ def test_arguments_are_documented(function: Callable[..., Any]) -> None:
         assert f"`{name}`" in text, name
 
 
-@pytest.mark.parametrize("kind", [draftproof.Generation, draftproof.Token, draftproof.Stats])
+@pytest.mark.parametrize(
+    "kind", [draftproof.Generation, draftproof.Token, draftproof.Round, draftproof.Stats]
+)
 def test_fields_are_documented(kind: type) -> None:
     text = (DOCS / "python.md").read_text()
     section = re.search(rf"^### {kind.__name__}\n(.*?)(?=^##|\Z)", text, re.M | re.S)

@@ -128,28 +128,46 @@ def write_result(name: str, result: Mapping[str, Any], output: Path | None) -> P
             return None
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         output = RESULTS / f"{name}-{stamp}.json"
-    try:
-        _replace(output, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise _unwritable(output, str(error)) from error
+    write_whole(output, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return output
 
 
-def check_output(output: Path | None) -> None:
-    """Refuse a file in a folder that is not there, before anything is measured.
+def check_output(output: Path | None, option: str = "--output") -> None:
+    """Refuse a file in a folder that is not there or not writable, before anything is measured.
 
     Raises:
         InvalidInput: As it says.
     """
-    if output is not None and not output.parent.is_dir():
-        raise _unwritable(output, f"there is no folder {output.parent}")
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise _unwritable(output, f"there is no folder {output.parent}", option)
+    if not os.access(output.parent, os.W_OK):
+        raise _unwritable(output, f"the folder {output.parent} cannot be written", option)
 
 
-def _unwritable(output: Path, why: str) -> InvalidInput:
+def write_whole(output: Path, text: str, option: str = "--output") -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        output: The file that the user's `option` named.
+        text: What it is to hold.
+        option: For the error.
+
+    Raises:
+        InvalidInput: It cannot be written.
+    """
+    try:
+        _replace(output, text)
+    except OSError as error:
+        raise _unwritable(output, str(error), option) from error
+
+
+def _unwritable(output: Path, why: str, option: str) -> InvalidInput:
     return InvalidInput(
-        f"the result cannot be written to {output}",
+        f"{output} cannot be written",
         why=why,
-        remedy="give --output a file in a folder that exists and can be written",
+        remedy=f"give {option} a file in a folder that exists and can be written",
     )
 
 

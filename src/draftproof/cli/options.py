@@ -243,6 +243,23 @@ prompts_options = apply(
         ),
     ]
 )
+explain_options = apply(
+    [
+        click.option(
+            "--explain",
+            is_flag=True,
+            help="Tell each round: what drafted, each token with p and q, what was accepted, why "
+            "the draft stopped, milliseconds (with --json: rounds).",
+        ),
+        click.option(
+            "--explain-page",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Write an HTML page: the text with each token's origin, p and q, and acceptance "
+            "along it.",
+        ),
+    ]
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 result_options = apply(

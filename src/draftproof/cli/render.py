@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from draftproof.cli.explain import Explain
 from draftproof.core import Token
-from draftproof.engine import Generation, Stream
+from draftproof.engine import Generation, Speculator, Stream
 from draftproof.errors import DraftproofError
 
 INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
@@ -20,19 +22,34 @@ INTERRUPTED = 130  # the shell's convention: 128 + SIGINT
 TINTS = {"accepted": "green", "residual": "", "bonus": "", "plain": ""}
 
 
-def answer(stream: Stream, drafter: str | None, as_json: bool) -> bool:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user asked, the answer as it comes, and what gives it."""
+
+    text: str
+    stream: Stream
+    speculator: Speculator
+
+
+def answer(asked: Asked, explain: Explain, as_json: bool) -> bool:
     """Print an output as it comes and its account, or one JSON object; False after Ctrl-C.
 
     What was generated before an error or Ctrl-C is printed all the same.
     """
     console = Console(highlight=False, soft_wrap=True)
+    stream, tokenizer = asked.stream, asked.speculator.tokenizer
+    drafter = asked.speculator.drafter.name if asked.speculator.drafter else None
 
     def conclude() -> None:
+        result = stream.result
+        said = account(result, drafter)
         if as_json:
-            click.echo(json.dumps(stream.result.to_json(), ensure_ascii=False))
+            click.echo(json.dumps(result.to_json(rounds=explain.table), ensure_ascii=False))
         else:
             click.echo()
-            show_account(stream.result, drafter)
+            explain.show(result, tokenizer)
+            show_account(said, () if explain.table else result.stats.reasons)
+        explain.write(asked.text, result, said, tokenizer)
 
     try:
         completed = consume(
@@ -95,9 +112,8 @@ def account(generation: Generation, drafter: str | None) -> str:
     return " · ".join(parts)
 
 
-def show_account(generation: Generation, drafter: str | None) -> None:
+def show_account(said: str, reasons: Sequence[str]) -> None:
     """The account and, where speculation was switched, the reasons, on stderr."""
     console = Console(stderr=True, highlight=False)
-    console.print(account(generation, drafter), style="dim", soft_wrap=True)
-    for reason in generation.stats.reasons:
-        console.print(reason, style="dim", soft_wrap=True)
+    for line in (said, *reasons):
+        console.print(line, style="dim", soft_wrap=True)

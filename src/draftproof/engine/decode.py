@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from draftproof.core import FinishReason, Rule, Token
+from draftproof.core import FinishReason, Round, Rule, Token
 from draftproof.engine.request import Running
 from draftproof.engine.round import play_round
 from draftproof.engine.stats import Stats
@@ -16,7 +16,8 @@ from draftproof.engine.stats import Stats
 class Generation:
     """A finished (or interrupted) output.
 
-    `text`, `token_ids` and `tokens` end at the same place. `seed` is the one that was used, drawn
+    `text`, `token_ids` and `tokens` end at the same place; the `rounds` that made them may go on,
+    behind a stop string. `seed` is the one that was used, drawn
     where none was given: with `verify="coupled"` it reproduces the text, speculation on or off.
     """
 
@@ -28,6 +29,7 @@ class Generation:
     rule: Rule
     prompt_tokens: int
     stats: Stats
+    rounds: tuple[Round, ...] = ()
 
     @classmethod
     def of(cls, running: Running) -> Generation:
@@ -41,10 +43,11 @@ class Generation:
             rule=running.rule,
             prompt_tokens=len(running.request.prompt),
             stats=running.stats(),
+            rounds=tuple(running.rounds),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """What `--json` prints; `logprobs` where they were asked for."""
+    def to_json(self, *, rounds: bool = False) -> dict[str, Any]:
+        """What `--json` prints; `logprobs` where they were asked for, and the `rounds`."""
         document: dict[str, Any] = {
             "text": self.text,
             "token_ids": list(self.token_ids),
@@ -63,7 +66,23 @@ class Generation:
                 }
                 for token in self.tokens
             ]
+        if rounds:
+            names = ("id", "text", "position", "origin", "source", "p", "q")
+            document["rounds"] = [
+                {
+                    **asdict(account),
+                    "tokens": [{name: getattr(token, name) for name in names} for token in tokens],
+                }
+                for account, tokens in self.by_round()
+            ]
         return document
+
+    def by_round(self) -> list[tuple[Round, list[Token]]]:
+        """Each round with the tokens that came out of it."""
+        tokens: dict[int, list[Token]] = {}
+        for token in self.tokens:
+            tokens.setdefault(token.round, []).append(token)
+        return [(account, tokens.get(i, [])) for i, account in enumerate(self.rounds)]
 
 
 def decode(requests: Sequence[Running]) -> Iterator[tuple[int, Token]]:

@@ -14,6 +14,7 @@ from draftproof.errors import EmptyPrompt, InvalidSetting, PromptTooLong
 from draftproof.ports import (
     Branching,
     Drafter,
+    Ending,
     Guide,
     Guiding,
     Joining,
@@ -211,8 +212,9 @@ class Running:
             if self.finish_reason is not None:
                 break
         account = replace(account, emitted=len(self.output) - before)
-        self.rounds.append(account)
+        told = len(self._policy.reasons)
         self._policy.observe(account)
+        self.rounds.append(replace(account, reasons=self._policy.reasons[told:]))
         if path:
             self.session.keep(path)  # type: ignore[attr-defined]  # a tree was scored
         self.session.rewind(len(self.session.prefix) + len(self.output) - 1)
@@ -241,6 +243,8 @@ class Running:
         if self._proposer is not None:
             self._proposer.close()
         self.session.close()
+        if isinstance(self._policy, Ending):
+            self._policy.close()
 
     def stats(self) -> Stats:
         """The account so far."""

@@ -83,8 +83,14 @@ def propose(running: Running) -> Turn:
     seconds, read = perf_counter() - started, reading(proposer) - read
     running.prefill_seconds += read
     check_draft(draft, limit, guide)
-    stopped = "" if guide is None else guide.stopped
-    return Turn(running, proposer, stream, draft, seconds - read, stopped)
+    return Turn(running, proposer, stream, draft, seconds - read, why_stopped(draft, limit, guide))
+
+
+def why_stopped(draft: Draft, limit: int, guide: Guide | None) -> str:
+    """Why the draft is not longer."""
+    if guide is not None and guide.stopped:
+        return guide.stopped
+    return "the draft length" if draft.depth >= limit else "nothing more to draft"
 
 
 def reading(proposer: Proposer) -> float:
