@@ -402,6 +402,15 @@ class Guiding(LengthPolicy, Protocol):
 
 
 @runtime_checkable
+class Ending(LengthPolicy, Protocol):
+    """An optional capability of a `LengthPolicy`: being told that its request is over."""
+
+    def close(self) -> None:
+        """No round follows. Called once."""
+        ...
+
+
+@runtime_checkable
 class Lengths(Protocol):
     """Makes the length policy of each request."""
 
