@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from draftproof.backends import CpuSettings, Placement, choose, load_on
-from draftproof.catalog import Progress, resolve, silent
+from draftproof.catalog import Progress, identity, profiles_dir, resolve, silent
 from draftproof.drafters import (
     CrossVocab,
     DraftModel,
@@ -22,7 +22,15 @@ from draftproof.drafters import (
 )
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
-from draftproof.planner import Fixed, Measured, best_head, measure, measure_heads
+from draftproof.planner import (
+    Fixed,
+    Measured,
+    PairKey,
+    ProfileFile,
+    best_head,
+    measure,
+    measure_heads,
+)
 from draftproof.ports import (
     Drafter,
     Joining,
@@ -102,16 +110,59 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
         progress=progress,
     )  # fmt: skip
     drafts = parts.draft or modelless(drafter, draft, parts.target, parts.tokenizer)
-    return compose(parts.target, parts.tokenizer, drafts, draft_length)
+    profile = None
+    if drafts is not None and draft_length == "auto" and not isinstance(draft, Drafter):
+        profile = profile_of(parts, drafts, drafter, draft, quantize)
+    return compose(parts.target, parts.tokenizer, drafts, draft_length, profile)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Loaded models, which several speculators may share; `draft` where one was named."""
+    """Loaded models, which several speculators may share; `draft` where one was named.
+
+    `files` are where the target, and the draft model where there is one, were loaded from.
+    """
 
     target: Model
     tokenizer: Tokenizer
     draft: Drafter | None
+    files: tuple[Path, ...] = ()
+
+
+def profile_of(
+    parts: Parts, drafts: Drafter, drafter: DrafterName, given: Any, quantize: int | None
+) -> ProfileFile | None:
+    """Where costs of a loaded pair, and what it learns, are kept; None where nothing is.
+
+    Args:
+        parts: The models.
+        drafts: What drafts.
+        drafter: Its name.
+        given: The file that a drafter without a model reads, or None.
+        quantize: As in `load`.
+    """
+    from importlib.metadata import version
+
+    from draftproof.backends.info import cpu_name, model_info, runtime_info
+
+    folder = profiles_dir()
+    if folder is None:
+        return None
+    files = parts.files
+    if parts.draft is None and given is not None:
+        files = (*files, Path(given))
+    pair = (parts.target, drafts.model)
+    models = [model_info(model) for model in pair if model is not None]
+    torch = any(model["backend"] == "torch" for model in models)
+    machine = {
+        "processor": cpu_name(),
+        "models": models,
+        "runtime": runtime_info() if torch else None,
+        "quantize": quantize,
+        "version": version("draftproof"),
+    }
+    target, draft = (*map(identity, files), "")[:2]
+    return ProfileFile(folder, PairKey(target, draft, drafter, machine))
 
 
 def load_parts(  # noqa: PLR0913  # those of `load`
@@ -154,10 +205,12 @@ def load_parts(  # noqa: PLR0913  # those of `load`
         chosen.append((draft_path, choose(draft_path, draft_placement, chosen[0][1], tell)))
     settings.check(chosen)
     model, tokenizer = load_on(chosen[0][1], path, placement, settings)
+    files = tuple(file for file, _ in chosen)
     if draft is None:
-        return Parts(model, tokenizer, None)
+        return Parts(model, tokenizer, None, files)
     draft_model, draft_tokenizer = load_on(chosen[1][1], draft_path, draft_placement, settings)
-    return Parts(model, tokenizer, pair(model, tokenizer, draft_model, draft_tokenizer, drafter))
+    drafts = pair(model, tokenizer, draft_model, draft_tokenizer, drafter)
+    return Parts(model, tokenizer, drafts, files)
 
 
 def from_transformers(
@@ -325,13 +378,19 @@ def compose(
     tokenizer: Tokenizer | None,
     drafter: Drafter | None,
     draft_length: int | Literal["auto"],
+    profile: ProfileFile | None = None,
 ) -> Speculator:
-    """Target, drafter and draft length policy together."""
+    """Target, drafter and draft length policy together; `profile` is where "auto" keeps costs."""
     lengths: Lengths
     if drafter is None:
         lengths = Fixed(0)
     elif draft_length == "auto":
-        lengths = Measured(target, drafter.costly if isinstance(drafter, Joining) else drafter)
+        lengths = Measured(target, costly_of(drafter), profile=profile)
     else:
         lengths = Fixed(draft_length)
     return Speculator(target, tokenizer, drafter, lengths)
+
+
+def costly_of(drafter: Drafter) -> Drafter:
+    """The drafter whose tokens are paid for: itself, or one that it joins with others."""
+    return drafter.costly if isinstance(drafter, Joining) else drafter

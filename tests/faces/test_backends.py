@@ -18,6 +18,7 @@ from draftproof.backends.info import FIELDS, model_info
 from draftproof.bench.provenance import provenance
 from draftproof.cli import REFUSED, main
 from draftproof.cli.options import Size
+from draftproof.drafters import PromptLookup
 from draftproof.errors import InvalidSetting, ModelCorrupt
 from draftproof.load import load_parts
 
@@ -165,6 +166,34 @@ def test_a_draft_that_the_engine_does_not_run_goes_to_pytorch(
     )
     assert loaders.used == [("cpu", "big.gguf"), ("torch", "little")]
     assert [line.split()[0] for line in told] == ["little"]
+
+
+def test_pairs_that_are_loaded_by_name_keep_what_they_learn(
+    loaders: Loaders, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file for each pair, drafter and machine; none for objects or fixed lengths."""
+    kept = models / "kept"
+    monkeypatch.setenv("DRAFTPROOF_PROFILES", str(kept))
+
+    def count(*arguments: Any, **settings: Any) -> int:
+        model = dp.load(models / "big.gguf", *arguments, **settings)
+        model.generate((1, 2, 3, 1, 2), max_tokens=4)
+        return len(list(kept.glob("*.json")))
+
+    assert count(draft="lookup", draft_length=3) == 0
+    assert count(draft=PromptLookup()) == 0
+    assert count() == 0
+    assert count(draft="lookup") == 1
+    assert count(draft="lookup") == 1
+    assert count(draft="suffix") == 2
+    assert count(draft=models / "small.gguf") == 3
+    assert count(draft=models / "small.gguf", drafter="model") == 4
+    (models / "small.gguf").write_bytes(b"another")
+    assert count(draft=models / "small.gguf") == 5
+    monkeypatch.setattr(sys.modules["draftproof.backends.info"], "cpu_name", lambda: "another")
+    assert count(draft="lookup") == 6
+    monkeypatch.setenv("DRAFTPROOF_PROFILES", "off")
+    assert count(draft="ngram") == 6
 
 
 REFUSED_TOGETHER = [

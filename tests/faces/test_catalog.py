@@ -30,12 +30,25 @@ from sources import (
 )
 
 import draftproof.cli.models  # noqa: F401 - reached through sys.modules: `models` is the command too
-from draftproof.catalog import ENTRIES, Catalog, Wheel, cache_dir, disk, resolve, wheels
+from draftproof.catalog import (
+    ENTRIES,
+    Catalog,
+    Wheel,
+    cache_dir,
+    disk,
+    identity,
+    profiles_dir,
+    resolve,
+    stamp,
+    wheels,
+)
 from draftproof.catalog.hub import HubFile, HuggingFaceHub
 from draftproof.catalog.repos import parse
 from draftproof.cli.progress import load_with_progress
 from draftproof.engine import Speculator
 from draftproof.errors import DraftproofError, FetchFailed, ModelCorrupt, ModelNotFound, OutOfDisk
+from draftproof.planner import CostCurve, Costs, PairKey, ProfileFile
+from draftproof.planner.profile import Profile
 
 # --- happy ways -----------------------------------------------------------------------------
 
@@ -511,6 +524,43 @@ def test_the_commands_list_fetch_and_remove(
     assert "--json belongs to the list" in err
 
 
+def test_what_was_measured_of_a_model_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was the target or the draft; what others left stays."""
+    monkeypatch.setenv("DRAFTPROOF_PROFILES", str(tmp_path / "kept"))
+    catalog = catalog_of(tmp_path, FakePip(wheels_of(PARTS)))
+    model = identity(catalog.resolve("tiny"))
+    costs = Costs(CostCurve((1,), (1.0,)), (0.0,))
+    pairs = [(model, ""), ("other", model), ("other", "")]
+    files = [ProfileFile(tmp_path / "kept", PairKey(*pair, "mix", {})) for pair in pairs]
+    for file in files:
+        file.write(Profile(costs))
+    assert run(monkeypatch, catalog, "remove", "tiny")[0] == 0
+    assert [file.path.exists() for file in files] == [False, False, True]
+
+
+def test_a_model_is_told_by_its_checksum_where_that_is_known(tmp_path: Path) -> None:
+    """Else by its path, size and time; a folder by its files, hidden ones and stamps apart."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        (folder / "a.gguf").write_bytes(b"weights")
+    assert identity(here / "a.gguf") != identity(there / "a.gguf")
+    assert identity(here) != identity(there)
+    for folder in (here, there):
+        stamp.write(folder / "a.gguf", sha(b"weights"))
+    assert identity(here / "a.gguf") == identity(there / "a.gguf")
+    assert identity(here) == identity(there)
+    before = identity(here)
+    (here / ".hidden").touch()
+    assert identity(here) == before
+    (here / "a.gguf").write_bytes(b"other weights")
+    assert identity(here) != before
+    (there / "config.json").touch()
+    assert identity(there) != before
+
+
 def test_ctrl_c_in_the_command_says_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,7 +600,7 @@ def test_loading_shows_a_bar_only_where_something_is_fetched(
     assert shown.out == ""
     assert "asking the hub for tiny" in shown.err
     assert "verifying tiny" in shown.err
-    assert screen.given == {"draft": None, "drafter": "lookup"}
+    assert screen.given == {"draft": None, "drafter": "suffix"}
     load_with_progress(**loading)
     assert capsys.readouterr() == ("", "")
 
@@ -588,6 +638,18 @@ def test_the_cache_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monk
     assert Catalog().root == tmp_path / "elsewhere"
     monkeypatch.delenv("DRAFTPROOF_CACHE")
     assert cache_dir().name == "draftproof"
+
+
+def test_the_folder_of_profiles_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path))
+    monkeypatch.setenv("DRAFTPROOF_PROFILES", str(tmp_path / "elsewhere"))
+    assert profiles_dir() == tmp_path / "elsewhere"
+    monkeypatch.setenv("DRAFTPROOF_PROFILES", "off")
+    assert profiles_dir() is None
+    monkeypatch.delenv("DRAFTPROOF_PROFILES")
+    assert profiles_dir() == tmp_path / "profiles"
 
 
 def test_knowing_the_catalogue_loads_no_client() -> None:

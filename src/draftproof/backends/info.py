@@ -1,15 +1,27 @@
-"""What is known of the runtime and of a loaded model, for reports."""
+"""What is known of the machine, the runtime and a loaded model: for reports, and to tell costs."""
 
 from __future__ import annotations
 
+import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from draftproof.errors import MissingExtra
 from draftproof.ports import Model, Reporting
 
 FIELDS = ("backend", "device", "dtype", "kernels", "threads")
+
+
+def cpu_name() -> str | None:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, None) or platform.processor() or None
 
 
 def runtime_info() -> dict[str, Any]:

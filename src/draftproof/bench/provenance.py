@@ -12,7 +12,6 @@ import platform
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +23,7 @@ import psutil
 from draftproof.catalog import ENTRIES, resolve
 from draftproof.catalog.disk import sha256_of
 from draftproof.errors import InvalidInput
+from draftproof.files import replacing
 from draftproof.ports import Model
 
 PACKAGES = ("draftproof", "numpy", "tokenizers", "torch", "transformers")
@@ -42,7 +42,7 @@ def provenance(
     Returns:
         Ready for `json.dumps`. What cannot be found out is None.
     """
-    from draftproof.backends.info import model_info, runtime_info
+    from draftproof.backends.info import cpu_name, model_info, runtime_info
 
     ran = {role: model_info(model) for role, model in (loaded or {}).items() if model is not None}
     return {
@@ -89,16 +89,6 @@ def describe(name: str) -> dict[str, str | None]:
     if path.is_file():
         return {"name": name, "sha256": sha256_of(path)}
     return {"name": name, "sha256": _sha256_of_folder(path) if path.is_dir() else None}
-
-
-def cpu_name() -> str | None:
-    """What the processor calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, None) or platform.processor() or None
 
 
 def installed(package: str) -> str | None:
@@ -158,7 +148,8 @@ def write_whole(output: Path, text: str, option: str = "--output") -> None:
         InvalidInput: It cannot be written.
     """
     try:
-        _replace(output, text)
+        with replacing(output) as file:
+            file.write(text.encode())
     except OSError as error:
         raise _unwritable(output, str(error), option) from error
 
@@ -169,19 +160,6 @@ def _unwritable(output: Path, why: str, option: str) -> InvalidInput:
         why=why,
         remedy=f"give {option} a file in a folder that exists and can be written",
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside `path`, then give it its name."""
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(beside, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
 
 
 def _sha256_of_folder(folder: Path) -> str:

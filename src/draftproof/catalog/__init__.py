@@ -7,7 +7,8 @@ Hugging Face hub) into a path on this machine, fetching and verifying where need
 from __future__ import annotations
 
 from draftproof.catalog.disk import Progress, silent
-from draftproof.catalog.entries import ENTRIES, Entry, Wheel, cache_dir
+from draftproof.catalog.entries import ENTRIES, Entry, Wheel, cache_dir, profiles_dir
+from draftproof.catalog.stamp import identity
 from draftproof.catalog.store import Catalog, Status, resolve
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Status",
     "Wheel",
     "cache_dir",
+    "identity",
+    "profiles_dir",
     "resolve",
     "silent",
 ]

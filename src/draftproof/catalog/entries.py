@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CACHE_VARIABLE = "DRAFTPROOF_CACHE"
+PROFILES_VARIABLE = "DRAFTPROOF_PROFILES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +126,15 @@ def cache_dir() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("draftproof"))
+
+
+def profiles_dir() -> Path | None:
+    """Folder that measured costs are kept in: `DRAFTPROOF_PROFILES` if set, else in the cache.
+
+    Returns:
+        None where the variable is `off`: nothing is kept.
+    """
+    chosen = os.environ.get(PROFILES_VARIABLE)
+    if chosen == "off":
+        return None
+    return Path(chosen).expanduser() if chosen else cache_dir() / "profiles"

@@ -146,6 +146,17 @@ class Catalog:
         folder = self._repos.folder(parsed[0])
         return sum(path.stat().st_size for path in folder.rglob("*.incomplete"))
 
+    def where(self, name: str) -> Path:
+        """Where what `remove` would remove lies, or would lie.
+
+        Raises:
+            ModelNotFound: No model has that name.
+        """
+        if name in self.entries:
+            return self.path_of(self.entries[name])
+        repo, file = self._repo(name)
+        return self._repos.folder(repo) / (file or "")
+
     def path_of(self, entry: Entry) -> Path:
         """Where a named model lies, or would lie."""
         return self._folder(entry) / entry.file
@@ -241,15 +252,14 @@ class Catalog:
         )
 
     def _repo_status(self, name: str) -> Status:
-        repo, file = self._repo(name)
-        path = self._repos.folder(repo) / (file or "")
+        path = self.where(name)
         size = size_of(path)
         return Status(
             name=name,
             title=name,
             size=size,
             licence="see the model's page",
-            source=f"hub: {repo}",
+            source=f"hub: {name.partition(':')[0]}",
             note="",
             state="cached" if path.exists() else "damaged",
             path=path if path.exists() else None,

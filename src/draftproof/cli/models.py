@@ -20,8 +20,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from draftproof.catalog import Catalog, Status
+from draftproof.catalog import Catalog, Status, identity, profiles_dir
 from draftproof.cli.render import INTERRUPTED
+from draftproof.planner import forget
 
 
 class DownloadBar:
@@ -139,10 +140,14 @@ def fetch(names: tuple[str, ...]) -> None:
 @models.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def remove(names: tuple[str, ...]) -> None:
-    """Remove models, and what is half-fetched of them, from the cache."""
-    catalog = Catalog()
+    """Remove models, what is half-fetched of them and what was measured of them from the cache."""
+    catalog, profiles = Catalog(), profiles_dir()
     for name in names:
+        path = catalog.where(name)
+        model = identity(path) if path.exists() else None
         click.echo(f"{name}: {_megabytes(catalog.remove(name))} freed")
+        if model is not None and profiles is not None:
+            forget(profiles, model)
 
 
 def _as_object(status: Status) -> dict[str, object]:

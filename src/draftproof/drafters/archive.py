@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from draftproof.errors import ModelCorrupt, ModelNotFound, TokenizerMismatch
+from draftproof.files import replacing
 
 # What np.load and a look at its arrays raise on files that `save_arrays` did not write.
 _DAMAGE = (
@@ -34,14 +33,8 @@ _DAMAGE = (
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write arrays to a file, whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as file:
+        np.savez_compressed(file, **arrays)
 
 
 @contextmanager

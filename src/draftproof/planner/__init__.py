@@ -1,8 +1,8 @@
 """Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
 
-`costs` measures, `length` decides while a request runs, `shape` says which tree is worth drafting,
-and `predict` tells beforehand, on rounds that `replay` makes of recorded ones. Each stands on
-`theory`, and none knows a runtime.
+`costs` measures, `profile` keeps what was measured, `length` decides while a request runs, `shape`
+says which tree is worth drafting, and `predict` tells beforehand, on rounds that `replay` makes of
+recorded ones. Each stands on `theory`, and none knows a runtime.
 """
 
 from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
@@ -10,6 +10,7 @@ from draftproof.planner.heads import best_head, measure_heads
 from draftproof.planner.length import Auto, Fixed
 from draftproof.planner.measured import Measured
 from draftproof.planner.predict import Plan, Prediction, predict
+from draftproof.planner.profile import PairKey, ProfileFile, forget
 from draftproof.planner.replay import PromptRun, Replay
 from draftproof.planner.shape import Shape, best_tree
 
@@ -19,14 +20,17 @@ __all__ = [
     "Costs",
     "Fixed",
     "Measured",
+    "PairKey",
     "Plan",
     "Prediction",
+    "ProfileFile",
     "PromptRun",
     "Replay",
     "Shape",
     "best_head",
     "best_tree",
     "draft_cost",
+    "forget",
     "measure",
     "measure_costs",
     "measure_heads",

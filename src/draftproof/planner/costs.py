@@ -137,6 +137,7 @@ def measure_costs(
     sizes: Sequence[int] = SIZES,
     repeats: int = 5,
     budget: float | None = None,
+    draft_tokens: int = 4,
     clock: Clock = time.perf_counter,
 ) -> Costs:
     """Time a target's passes and a drafter's drafts.
@@ -149,6 +150,7 @@ def measure_costs(
         sizes: As in `measure`.
         repeats: As in `measure` and `draft_cost`.
         budget: As in `measure`.
+        draft_tokens: Tokens asked for per draft.
         clock: The time in seconds.
     """
     if prompt is None:
@@ -156,7 +158,10 @@ def measure_costs(
     if standardise is None:
         standardise = Standardiser(Sampling())
     curve = measure(target, prompt, sizes=sizes, repeats=repeats, budget=budget, clock=clock)
-    return Costs(curve, draft_cost(drafter, prompt, standardise, repeats=repeats, clock=clock))
+    drafts = draft_cost(
+        drafter, prompt, standardise, tokens=draft_tokens, repeats=repeats, clock=clock
+    )
+    return Costs(curve, drafts)
 
 
 def measure(

@@ -1,50 +1,80 @@
-"""`Auto`, its costs measured when the first request begins."""
+"""`Auto`, its costs measured when the first request begins, or known from an earlier process."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from threading import Lock
 
 from draftproof.core import Prompt
-from draftproof.planner.costs import Costs, measure_costs
+from draftproof.planner.costs import Clock, Costs, measure_costs
 from draftproof.planner.length import STEADY, Auto, AutoPolicy
+from draftproof.planner.profile import Profile, ProfileFile
 from draftproof.planner.running import Experience
 from draftproof.ports import Drafter, LengthPolicy, Model
 
-SIZES = (1, 2, 4, 8, 16)
-REPEATS = 2
-BUDGET = 2.0  # seconds
-PREFIX = 64  # tokens of the prompt that stand in the cache; longer ones would cost their reading
+# All of this takes under a second where a pass over one token takes up to 40 ms.
+SIZES = (1, 2, 4, 8)
+REPEATS = 3
+BUDGET = 0.25  # seconds of timed passes
+PREFIX = 16  # tokens of the prompt that stand in the cache; longer ones would cost their reading
+DRAFT = 2  # tokens per timed draft
+SAVE_EVERY = 5.0  # seconds
 
 
 class Measured:
     """The adaptive draft length of one target and drafter on this machine.
 
-    The costs are measured once, behind the first request's own prompt (an encoder's features have
-    no stand-in). Every request corrects them as it runs, and the next one starts from the costs and
-    the acceptance that were learned. A request that has to be reproducible neither learns nor
-    teaches.
+    The costs are those given, or those of the profile, or they are measured once, behind the first
+    request's own prompt (an encoder's features have no stand-in). Every request corrects them as it
+    runs, and the next one starts from the costs and the acceptance that were learned. A request
+    that has to be reproducible neither learns nor teaches.
 
     Args:
         target: The target.
         drafter: What drafts for it.
+        costs: What they cost, where that is known.
+        profile: Where costs and what was learned are kept; None keeps them in this object alone.
+        clock: The time in seconds.
     """
 
-    def __init__(self, target: Model, drafter: Drafter) -> None:
+    def __init__(
+        self,
+        target: Model,
+        drafter: Drafter,
+        *,
+        costs: Costs | None = None,
+        profile: ProfileFile | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._target = target
         self._drafter = drafter
+        self._given = costs
+        self._profile = profile
+        self._clock = clock
+        self._saved: float | None = None
         self._lock = Lock()
-        self._auto: Auto | None = None
-        self._experience: Experience | None = None
+        self._known: tuple[Auto, Experience] | None = None
 
     def begin(self, prompt: Prompt, reproducible: bool = False) -> LengthPolicy:
         """A policy that starts from the measured costs and from what earlier requests taught."""
         if reproducible:
             return STEADY
         with self._lock:  # requests that begin together wait for one measurement
-            if self._auto is None or self._experience is None:
-                self._auto = Auto(self._measure(prompt))
-                self._experience = Experience(self._auto.acceptance, self._auto.weight)
-        return AutoPolicy(self._auto, self._experience)
+            if self._known is None:
+                self._known = self._start(prompt)
+        if self._profile is None:
+            return AutoPolicy(*self._known)
+        return KeptPolicy(*self._known, self._save)
+
+    def _start(self, prompt: Prompt) -> tuple[Auto, Experience]:
+        kept = None if self._profile is None else self._profile.read()
+        costs = self._given or (self._measure(prompt) if kept is None else kept.costs)
+        auto = Auto(costs)
+        taught = None if kept is None else kept.taught
+        if taught is not None and len(taught.corrections.own) != auto.limit + 1:
+            taught = None
+        return auto, Experience(auto.acceptance, auto.weight, taught)
 
     def _measure(self, prompt: Prompt) -> Costs:
         return measure_costs(
@@ -54,4 +84,35 @@ class Measured:
             sizes=SIZES,
             repeats=REPEATS,
             budget=BUDGET,
+            draft_tokens=DRAFT,
         )
+
+    def _save(self) -> None:
+        """Write the profile, unless that was done a moment ago."""
+        with self._lock:
+            now = self._clock()
+            if self._saved is not None and now - self._saved < SAVE_EVERY:
+                return
+            self._saved = now
+            assert self._profile is not None
+            assert self._known is not None
+            auto, experience = self._known
+            self._profile.write(Profile(auto.costs, experience.taught))
+
+
+class KeptPolicy(AutoPolicy):
+    """A policy that has what was learned kept when its request ends.
+
+    Args:
+        auto: The settings.
+        experience: As for `AutoPolicy`.
+        keep: Keeps it.
+    """
+
+    def __init__(self, auto: Auto, experience: Experience, keep: Callable[[], None]) -> None:
+        super().__init__(auto, experience)
+        self._keep = keep
+
+    def close(self) -> None:
+        """The request is over."""
+        self._keep()

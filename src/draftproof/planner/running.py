@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
 from draftproof.core import Round
-from draftproof.planner.beliefs import Beliefs
+from draftproof.planner.beliefs import Beliefs, Counts
 from draftproof.planner.costs import Costs
 
 _STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
@@ -22,6 +23,29 @@ class Corrections:
     all: float
     own: tuple[float, ...]
     draft: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What the requests of a pair have taught, as it is kept.
+
+    Args:
+        accepted: The discounted count of accepted tokens that were paid for, above 0.
+        rejected: The same of rejected ones.
+        corrections: How far costs were off.
+        tried: Whether anything was drafted yet.
+        plain: Rounds since the last draft.
+        patience: With failing probes.
+        beliefs: What confidences meant, by source.
+    """
+
+    accepted: float
+    rejected: float
+    corrections: Corrections
+    tried: bool
+    plain: int
+    patience: int
+    beliefs: Mapping[str, Counts]
 
 
 class RunningCosts:
@@ -107,17 +131,20 @@ class Experience:
     Args:
         acceptance: The acceptance rate assumed before the first draft.
         weight: How many tokens that assumption counts for.
+        known: What was taught before, in place of the assumption.
     """
 
-    def __init__(self, acceptance: float, weight: float) -> None:
-        self._accepted = acceptance * weight
-        self._rejected = (1 - acceptance) * weight
-        self._corrections: Corrections | None = None
+    def __init__(self, acceptance: float, weight: float, known: Taught | None = None) -> None:
+        self._accepted = acceptance * weight if known is None else known.accepted
+        self._rejected = (1 - acceptance) * weight if known is None else known.rejected
+        self._corrections = None if known is None else known.corrections
         self._lock = Lock()
-        self.beliefs = Beliefs()
-        self.tried = False  # whether anything was drafted yet
-        self.plain = 0  # rounds since the last draft
-        self.patience = 1  # as the latest request left it
+        self.beliefs = Beliefs(known=None if known is None else known.beliefs)
+        # Whether anything was drafted yet, rounds since the last draft, and the patience of the
+        # latest request.
+        self.tried = known is not None and known.tried
+        self.plain = 0 if known is None else known.plain
+        self.patience = 1 if known is None else known.patience
 
     @property
     def acceptance(self) -> float:
@@ -130,6 +157,23 @@ class Experience:
         """The costs that the latest round of any request left."""
         with self._lock:
             return self._corrections
+
+    @property
+    def taught(self) -> Taught | None:
+        """What is to be kept; None before the first round."""
+        beliefs = self.beliefs.counts
+        with self._lock:
+            if self._corrections is None:
+                return None
+            return Taught(
+                self._accepted,
+                self._rejected,
+                self._corrections,
+                self.tried,
+                self.plain,
+                self.patience,
+                beliefs,
+            )
 
     def observe(
         self, judged: tuple[int, int] | None, corrections: Corrections, patience: int
