@@ -6,6 +6,7 @@ fixed: how often right code would fail, and how often the named wrong code would
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections import Counter
@@ -112,7 +113,7 @@ def test_the_global_generators_are_untouched() -> None:
 
 # ------------------------------------------------------------------------ uniform, independent
 
-BINS, DRAWS = 8, 10000
+BINS, DRAWS, PAIRS = 8, 8000, 4000
 UNIFORM = dict.fromkeys(range(BINS), Fraction(1, BINS))
 SQUARE = dict.fromkeys(itertools.product(range(BINS), repeat=2), Fraction(1, BINS**2))
 
@@ -147,8 +148,9 @@ def uniform_at(address: tuple[int, Purpose, int, int]) -> float:
     return float(Noise(seed).uniforms(purpose, position, 1, attempt)[0])
 
 
-def bins(walk: Any) -> list[int]:
-    return [int(uniform_at(walk(i)) * BINS) for i in range(DRAWS)]
+@functools.cache
+def bins(walk: Any, draws: int) -> list[int]:
+    return [int(uniform_at(walk(i)) * BINS) for i in range(draws)]
 
 
 @pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS)
@@ -156,7 +158,7 @@ def test_noise_is_uniform_along_a_walk(walk: Any) -> None:
     """Chi-square on 8 bins; false alarm 1e-6. A bin of mass 1/8 + 0.03 is missed below 1e-3."""
     bent = {**UNIFORM, 0: 1 / BINS + 0.03, 1: 1 / BINS - 0.03}
     assert miss_rate(UNIFORM, bent, DRAWS, FALSE_ALARM) < 1e-3
-    assert p_value(Counter(bins(walk)), UNIFORM) > FALSE_ALARM
+    assert p_value(Counter(bins(walk, DRAWS)), UNIFORM) > FALSE_ALARM
 
 
 def test_a_field_is_uniform_and_its_elements_independent() -> None:
@@ -174,15 +176,15 @@ def test_neighbouring_addresses_are_independent(walk: Any, neighbour: Any) -> No
     A dependence that moves a tenth of the mass onto the diagonal is missed below 1e-9.
     """
     tied = {(a, b): 0.9 / BINS**2 + (0.1 / BINS if a == b else 0) for a, b in SQUARE}
-    assert miss_rate(SQUARE, tied, DRAWS, FALSE_ALARM) < 1e-9
-    second = bins(lambda i: neighbour(*walk(i)))
-    assert p_value(Counter(zip(bins(walk), second, strict=True)), SQUARE) > FALSE_ALARM
+    assert miss_rate(SQUARE, tied, PAIRS, FALSE_ALARM) < 1e-9
+    second = bins(lambda i: neighbour(*walk(i)), PAIRS)
+    assert p_value(Counter(zip(bins(walk, PAIRS), second, strict=True)), SQUARE) > FALSE_ALARM
 
 
 def test_an_address_that_leaves_something_out_is_caught() -> None:
     """The control: an attempt that is not part of the address."""
-    first = bins(WALKS["positions"])
-    second = bins(lambda i: (1, Purpose.ACCEPT, i, 0))
+    first = bins(WALKS["positions"], PAIRS)
+    second = bins(lambda i: (1, Purpose.ACCEPT, i, 0), PAIRS)
     assert p_value(Counter(zip(first, second, strict=True)), SQUARE) < FALSE_ALARM
 
 
