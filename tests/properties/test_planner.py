@@ -17,6 +17,7 @@ from draftproof.core import Round
 from draftproof.drafters import DraftModel, PromptLookup
 from draftproof.errors import InvalidSetting
 from draftproof.planner import (
+    AdaptiveRun,
     Auto,
     CostCurve,
     Costs,
@@ -28,6 +29,7 @@ from draftproof.planner import (
     measure,
     measure_costs,
     predict,
+    predict_adaptive,
 )
 from draftproof.planner import measured as measured_module
 from draftproof.planner.length import AutoPolicy
@@ -669,3 +671,57 @@ def test_rounds_without_drafts_count_as_plain_ones() -> None:
     assert plan.predictions[4].speedup == pytest.approx(1.1 * 8 / (3.5 + 1.1 + 3.5))
     with pytest.raises(InvalidSetting, match="no prompt"):
         predict(costs, [], rng)
+
+
+def adaptive_runs_of(count: int, seed: int, spread: float = 0.1) -> list[AdaptiveRun]:
+    """Prompts of 64 tokens on which drafts of 4, 2 or no tokens are accepted at rates that vary."""
+    rng = np.random.default_rng(seed)
+    runs = []
+    for _ in range(count):
+        alpha = min(max(0.7 + spread * rng.standard_normal(), 0.0), 1.0)
+        drafted, tokens = [], 0
+        while tokens < 64:
+            length = int(rng.choice([0, 2, 4]))
+            accepted = 0
+            while accepted < length and rng.random() < alpha:
+                accepted += 1
+            drafted.append(length)
+            tokens += accepted + 1
+        runs.append(AdaptiveRun(tuple(drafted), sum(drafted) // 2, 0.01, tokens))
+    return runs
+
+
+def test_adaptive_rounds_are_priced_as_they_were_played() -> None:
+    """Half of the drafted tokens are paid for; the rounds without them cost what they took."""
+    truth = CURVES["gentle"]
+    runs = [AdaptiveRun((4, 0, 2), 3, 0.05, 8), AdaptiveRun((0,), 0, 0.0, 1)]
+    costs = Costs(curve(truth), (0.2,))
+    made = predict_adaptive(costs, runs, np.random.default_rng(0), drift=0.0)
+    seconds = truth(5) + 2 * truth(1) + truth(3) + 3 * 0.2 + 0.05
+    assert made.speedup == pytest.approx(9 * truth(1) / seconds)
+    assert made.length == round(6 / 4)
+    assert made.low <= made.speedup <= made.high
+    plain = predict_adaptive(costs, runs[1:], np.random.default_rng(0), drift=0.0)
+    assert plain.low == plain.speedup == plain.high == 1.0
+    with pytest.raises(InvalidSetting, match="no prompt"):
+        predict_adaptive(costs, [AdaptiveRun((), 0, 0.0, 0)], np.random.default_rng(0))
+
+
+def test_the_interval_of_the_adaptive_length_holds_what_is_measured_later() -> None:
+    """As above for fixed lengths, with the same rates of error and the same control."""
+    truth, draft = CURVES["gentle"], 0.2
+    exact = Costs(curve(truth), (draft,))
+    inside = narrow = 0
+    for trial in range(60):
+        at = predict_adaptive(
+            noisy_costs(truth, draft, trial),
+            adaptive_runs_of(10, trial),
+            np.random.default_rng(trial),
+        )
+        later = adaptive_runs_of(10, 1000 + trial)
+        measured = predict_adaptive(exact, later, np.random.default_rng(0), curves=1).speedup
+        inside += at.low <= measured <= at.high
+        middle, half = (at.low + at.high) / 2, (at.high - at.low) / 4
+        narrow += middle - half <= measured <= middle + half
+    assert inside >= 50
+    assert narrow < 50

@@ -1,4 +1,4 @@
-"""Use a pair or not, and why: a forecast and the memory, in a plain sentence."""
+"""Which drafter to use, or none, and why: forecasts and the memory, in a plain sentence."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import psutil
 
 from draftproof import theory
-from draftproof.bench.plan import Forecast, Measured
-from draftproof.planner import Costs
+from draftproof.bench.forecast import Standing
+from draftproof.bench.plan import Record
+from draftproof.planner import Costs, Plan
 from draftproof.ports import Drafter, Model
 
 WORTH = 1.02  # a speed-up that is one
@@ -101,45 +102,59 @@ def free_bytes(model: Model) -> int:
     return available(device)
 
 
-def advise(measured: Measured, expected: Forecast, there: Memory) -> tuple[bool, str]:
-    """Whether to use the pair, and a sentence that says why."""
-    auto = expected.auto
-    span = f"{auto.speedup:.2f} times plain decoding's speed ({auto.low:.2f} to {auto.high:.2f})"
+def advise(
+    record: Record, fixed: Plan, chosen: Standing, others: Sequence[Standing], there: Memory
+) -> tuple[bool, str]:
+    """Whether a drafter is worth using, and a sentence that says why.
+
+    Args:
+        record: The runs of the best one at a fixed length.
+        fixed: What follows from them.
+        chosen: The best drafter.
+        others: The others, the best first.
+        there: The memory that it needs and has.
+    """
+    name, span = chosen.name, chosen.span
+    refusal = f"Do not use {name}:"
+    if others:
+        names = ", ".join((name, *(s.name for s in others)))
+        refusal = f"None of {names} pays: with the best,"
     if not there.fits:
-        return False, f"Do not use it: no memory for the caches ({there.describe()})."
-    if expected.fixed.acceptance is None:
-        return False, "Do not use it on such prompts: the drafter found nothing to draft."
-    if auto.speedup >= WORTH and auto.low >= 1:
-        return True, (f"Use it: expect {span}, since {account(measured.costs, expected)}.")
-    causes = reasons(measured, expected)
-    if auto.speedup >= WORTH:
-        return True, f"It may help a little: expect {span}; {causes}."
-    return False, f"Do not use it: expect {span}; {causes}."
+        return False, f"Do not use {name}: no memory for the caches ({there.describe()})."
+    if fixed.acceptance is None:
+        return False, f"Do not use {name} on such prompts: it found nothing to draft."
+    if chosen.speedup >= WORTH and chosen.low >= 1:
+        next_best = f" Next is {others[0].name}, {others[0].span}." if others else ""
+        return True, f"Use {name}: expect {span}, since {account(record.costs, fixed)}.{next_best}"
+    causes = reasons(record, fixed, chosen.speedup)
+    if chosen.speedup >= WORTH:
+        return True, f"Use {name}, though it may help little: expect {span}; {causes}."
+    return False, f"{refusal} expect {span}; {causes}."
 
 
-def account(costs: Costs, expected: Forecast) -> str:
+def account(costs: Costs, fixed: Plan) -> str:
     """The figures behind a speed-up."""
-    best = expected.fixed.best
+    best = fixed.best
     return (
-        f"{expected.fixed.acceptance:.0%} of drafted tokens are accepted, drafting one costs "
+        f"{fixed.acceptance:.0%} of drafted tokens are accepted, drafting one costs "
         f"{costs.ratio:.2f} of a plain pass, and a pass over {best.length + 1} tokens "
         f"{costs.curve(best.length + 1) / costs.curve(1):.2f} of one"
     )
 
 
-def reasons(measured: Measured, expected: Forecast) -> str:
+def reasons(record: Record, fixed: Plan, speedup: float) -> str:
     """What stands in the way: each cause whose cure alone would make speculation pay."""
-    costs = measured.costs
-    alpha = expected.fixed.acceptance or 0.0
+    costs = record.costs
+    alpha = fixed.acceptance or 0.0
     single = costs.curve(1)
 
     def pays(alpha: float, draft_seconds: float, flat: bool) -> bool:
         def passes(n: int) -> float:
             return single if flat else costs.curve(n)
 
-        best = theory.best_length(alpha, measured.longest, passes, draft_seconds)
+        best = theory.best_length(alpha, record.longest, passes, draft_seconds)
         gain: float = theory.speedup(alpha, best, passes, draft_seconds)
-        return gain >= max(WORTH, 1.1 * expected.auto.speedup)
+        return gain >= max(WORTH, 1.1 * speedup)
 
     low = f"acceptance is low ({alpha:.0%} of drafted tokens)"
     dear = f"the draft is not much cheaper than the target (c = {costs.ratio:.2f})"

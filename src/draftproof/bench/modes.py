@@ -15,10 +15,11 @@ from collections.abc import Iterable
 from draftproof.bench.speed import PLAIN
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
-from draftproof.load import compose, modelless, with_matches
-from draftproof.ports import Drafter, Model, Tokenizer
+from draftproof.load import compose, costly_of, modelless, with_matches
+from draftproof.ports import Drafter, Joining, Model, Tokenizer
 
 MODES = (PLAIN, "draft", "lookup", "suffix", "auto")
+FREE = ("suffix", "lookup", "ngram")  # drafters that need no model
 
 
 def parse_modes(text: str | None, draft: bool) -> tuple[str, ...]:
@@ -54,6 +55,29 @@ def parse_modes(text: str | None, draft: bool) -> tuple[str, ...]:
                 remedy="name one with --draft, or leave the mode out of --modes",
             )
     return (PLAIN, *(name for name in names if name != PLAIN))
+
+
+def contenders(speculator: Speculator, chosen: str | None) -> dict[str, Drafter]:
+    """The drafters that `plan` compares, by name: all that apply where none was chosen.
+
+    Args:
+        speculator: As it was loaded.
+        chosen: The drafter that the user asked for.
+    """
+    drafter = speculator.drafter
+    assert drafter is not None
+    if chosen is not None:
+        return {chosen: drafter}
+    made: dict[str, Drafter] = {}
+    if isinstance(drafter, Joining):
+        made["mix"] = drafter
+    if drafter.model is not None:
+        made["model"] = costly_of(drafter)
+    for name in FREE:
+        free = modelless(name, None, speculator.target, speculator.tokenizer)
+        assert free is not None
+        made[name] = free
+    return made
 
 
 def speculators(

@@ -1,89 +1,132 @@
-"""The speed-up of a pair on this machine before it is used: measured costs, measured acceptance.
+"""What drafters do on a few prompts: the measurements that `forecast` predicts from.
 
-Each prompt is decoded plainly for a few tokens and speculatively, at one long draft length, for
-more. That gives the acceptance, and what passes, drafts and decisions cost where they are used. A
-cost curve measured by itself gives the sizes in between. `planner.predict` makes the speed-up at
-each fixed length of it; `auto` is predicted by playing the policy against the recorded rounds.
+Each prompt is decoded plainly for a few tokens and then by every drafter, with the adaptive draft
+length as it really runs. That gives the rounds, and what passes, drafts and decisions cost where
+they are used. A cost curve measured by itself gives the sizes in between. The order of the drafters
+rotates, and one that clearly loses is dropped before all prompts are decoded. The best one decodes
+them once more at one long draft length: from that record follows every fixed length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TypeAlias
 
 import numpy as np
 
-from draftproof.core import Round
+from draftproof.core import Prompt, Round
 from draftproof.engine import Request, Running, decode
 from draftproof.errors import InvalidSetting
+from draftproof.load import costly_of
 from draftproof.planner import (
-    Auto,
+    AdaptiveRun,
     CostCurve,
     Costs,
     Fixed,
-    Plan,
-    Prediction,
+    Measured,
     PromptRun,
-    Replay,
+    draft_cost,
     measure,
-    predict,
 )
-from draftproof.ports import Drafter, Model
+from draftproof.ports import Drafter, Joining, LengthPolicy, Lengths, Model
+from draftproof.sampling import Sampling, Standardiser
 
-LONGEST = 8  # draft length of the measured runs with a draft model, and the longest predicted
+LONGEST = 8  # draft length of the record with a draft model, and the longest predicted
 LONGEST_FREE = 16  # the same where drafts cost no passes
+SIZES = (*range(1, LONGEST + 2), 13, LONGEST_FREE + 1)  # tokens per pass that are timed
 PLAIN_TOKENS = 12
 REPEATS = 7  # of the cost curve
-DRIFT = 0.04  # relative standard deviation of a speed-up measured again on the same machine
-CURVES = 40  # draws of the costs for the interval of `auto`
-DRAWS = 25  # draws of the prompts for each of them
-EDGES = (0.025, 0.975)
+
+LEAST = 3  # prompts before a drafter may be dropped
+CLEAR = math.log(1.05)  # it is slower than the best by more than this,
+SURE = 3.0  # with so many standard errors to spare
+SPREAD = 0.1  # the least standard deviation supposed, of a logarithm of two times' ratio
 
 Tell: TypeAlias = Callable[[str, int, int], None]
 
 
+@dataclass(slots=True)
+class Entrant:
+    """A drafter and the rounds that it played with its adaptive length, by prompt.
+
+    `dropped`: it clearly lost before all prompts were decoded.
+    """
+
+    name: str
+    drafter: Drafter
+    lengths: Lengths
+    rounds: list[list[Round]] = field(default_factory=list)
+    dropped: bool = False
+
+    def paid(self, round: Round) -> int:
+        """Drafted tokens of a round that cost what the drafter's tokens cost."""
+        if self.drafter.model is None:
+            return 0
+        if not isinstance(self.drafter, Joining):
+            return round.drafted
+        name = self.drafter.costly.name
+        return sum(guess.source == name for guess in round.guesses)
+
+
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of a pair.
+class Contest:
+    """What was measured of a target and drafters.
+
+    Args:
+        curve: The target's passes by themselves.
+        plain: Rounds of plain decoding.
+        entrants: The drafters, in the order given.
+    """
+
+    curve: CostCurve
+    plain: Sequence[Round]
+    entrants: Sequence[Entrant]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One drafter's runs at a fixed draft length.
 
     Args:
         costs: Target and drafter in use; the target's seconds include the decision after a pass.
-        runs: The rounds of each prompt's speculative run.
-        tokens: Most tokens of each.
-        longest: Their draft length.
+        runs: The rounds of each prompt.
+        longest: The draft length.
     """
 
     costs: Costs
     runs: tuple[PromptRun, ...]
-    tokens: int
     longest: int
 
 
-@dataclass(slots=True)
-class Accounts:
-    """The rounds played so far: plain ones, and by prompt the speculative ones."""
+class Adaptive:
+    """The adaptive length for requests that are seeded only so that planning decodes alike."""
 
-    plain: list[Round] = field(default_factory=list)
-    drafted: list[list[Round]] = field(default_factory=list)
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths = lengths
+
+    def begin(self, prompt: Prompt, reproducible: bool = False) -> LengthPolicy:
+        """As without a seed."""
+        return self._lengths.begin(prompt)
 
 
-def measure_pair(
+def compete(
     target: Model,
-    drafter: Drafter,
+    drafters: Mapping[str, Drafter],
     requests: Sequence[Request],
     tokens: int,
     tell: Tell = lambda what, done, total: None,
-) -> Measured:
-    """Decode the prompts in both ways and time the target's passes.
+) -> Contest:
+    """Decode the prompts plainly and by every drafter, and time the target's passes.
 
     Args:
         target: The target.
-        drafter: What drafts for it.
+        drafters: What drafts for it, by name; at least one.
         requests: One per prompt; the limits' `max_tokens` are replaced, and the seeds where none
             is given, so that planning again decodes the same.
-        tokens: Tokens of the speculative runs, at least 1.
+        tokens: Tokens of the drafters' runs, at least 1.
         tell: Told what runs next, how much is done, and of how much.
 
     Raises:
@@ -95,18 +138,83 @@ def measure_pair(
             why="acceptance is measured by decoding",
             remedy="set --limit to 1 or more",
         )
-    longest = LONGEST_FREE if drafter.model is None else LONGEST
-    steps = len(requests) + 1
+    steps = len(requests) * len(drafters)
     tell("timing passes", 0, steps)
-    curve = measure(target, requests[0].prompt, sizes=sizes(longest), repeats=REPEATS)
-    play(target, drafter, requests[0], longest, longest + 1)  # warms up the draft and the loop
-    accounts = Accounts()
+    curve = measure(target, requests[0].prompt, sizes=SIZES, repeats=REPEATS)
+    entrants = [
+        Entrant(name, drafter, adaptive(target, drafter, curve, requests[0].prompt))
+        for name, drafter in drafters.items()
+    ]
+    for entrant in entrants:  # warms up the draft and the loop
+        play(target, entrant.drafter, requests[0], Fixed(LONGEST), LONGEST + 1)
+    plain: list[Round] = []
     for index, request in enumerate(map(seeded, requests, range(len(requests)))):
-        tell(f"decoding prompt {index + 1}", index + 1, steps)
-        accounts.plain += play(target, None, request, 0, min(PLAIN_TOKENS, tokens))
-        accounts.drafted.append(play(target, drafter, request, longest, tokens))
-    costs = Costs(in_use(curve, accounts), draft_samples(accounts))
-    return Measured(costs, tuple(map(prompt_run, accounts.drafted)), tokens, longest)
+        done = index * len(drafters)
+        plain += play(target, None, request, Fixed(0), min(PLAIN_TOKENS, tokens))
+        racing = [entrant for entrant in entrants if not entrant.dropped]
+        first = index % len(racing)
+        for entrant in (*racing[first:], *racing[:first]):
+            tell(f"prompt {index + 1}, {entrant.name}", done, steps)
+            entrant.rounds.append(play(target, entrant.drafter, request, entrant.lengths, tokens))
+            done += 1
+        drop(racing)
+    return Contest(curve, plain, entrants)
+
+
+def adaptive(target: Model, drafter: Drafter, curve: CostCurve, prompt: Prompt) -> Lengths:
+    """The drafter's adaptive length, starting from what is measured of it by itself."""
+    costly = costly_of(drafter)
+    drafts = draft_cost(costly, prompt, Standardiser(Sampling()))
+    return Adaptive(Measured(target, costly, costs=Costs(curve, drafts)))
+
+
+def drop(racing: Sequence[Entrant]) -> None:
+    """Mark the entrants that clearly lose against the best of them.
+
+    By the logarithms of the ratios of seconds per token, prompt by prompt: their mean has to be
+    above `CLEAR` by `SURE` standard errors. Of 4 drafters as fast as the best, whose ratios deviate
+    by `SPREAD`, fewer than one in 1,000 plans drops any.
+    """
+    if len(racing[0].rounds) < LEAST:
+        return
+    spent = np.log([[seconds_per_token(rounds) for rounds in e.rounds] for e in racing])
+    behind = spent - spent[spent.mean(axis=1).argmin()]
+    error = np.maximum(behind.std(axis=1, ddof=1), SPREAD) / math.sqrt(behind.shape[1])
+    for entrant, lost in zip(racing, behind.mean(axis=1) > CLEAR + SURE * error, strict=True):
+        entrant.dropped = bool(lost)
+
+
+def seconds_per_token(rounds: Sequence[Round]) -> float:
+    """Of one run, as long as it took."""
+    seconds = sum(r.seconds for r in rounds)
+    return max(seconds, 1e-9) / sum(r.emitted for r in rounds)
+
+
+def record(
+    target: Model,
+    contest: Contest,
+    entrant: Entrant,
+    requests: Sequence[Request],
+    tokens: int,
+    tell: Tell = lambda what, done, total: None,
+) -> Record:
+    """Decode the prompts once more by one drafter, at one long draft length.
+
+    The arguments are those of `compete`, and what it returned.
+    """
+    longest = LONGEST_FREE if entrant.drafter.model is None else LONGEST
+    drafted = []
+    for index, request in enumerate(map(seeded, requests, range(len(requests)))):
+        tell(f"prompt {index + 1}, {entrant.name} at length {longest}", index, len(requests))
+        drafted.append(play(target, entrant.drafter, request, Fixed(longest), tokens))
+    wide = [r for rounds in drafted for r in rounds if r.drafted]
+    samples = [
+        sum(r.draft_seconds for r in rounds) / count
+        for rounds in drafted
+        if (count := sum(r.drafted for r in rounds))
+    ]  # rounds that found no draft are charged, too
+    costs = Costs(in_use(contest.curve, contest.plain, wide), tuple(samples) or (0.0,))
+    return Record(costs, tuple(map(prompt_run, drafted)), longest)
 
 
 def seeded(request: Request, seed: int) -> Request:
@@ -116,17 +224,12 @@ def seeded(request: Request, seed: int) -> Request:
     return replace(request, seed=seed, rule="block" if request.rule == "auto" else request.rule)
 
 
-def sizes(longest: int) -> tuple[int, ...]:
-    """Tokens per pass that are timed: every draft length to `LONGEST`, and every fourth beyond."""
-    return (*range(1, LONGEST + 2), *range(LONGEST + 5, longest + 2, 4))
-
-
 def play(
-    target: Model, drafter: Drafter | None, request: Request, length: int, tokens: int
+    target: Model, drafter: Drafter | None, request: Request, lengths: Lengths, tokens: int
 ) -> list[Round]:
-    """The rounds of one request at a fixed draft length."""
+    """The rounds of one request."""
     limits = replace(request.limits, max_tokens=tokens, min_tokens=0)
-    running = Running(replace(request, limits=limits), target, None, drafter, Fixed(length))
+    running = Running(replace(request, limits=limits), target, None, drafter, lengths)
     for _ in decode([running]):
         pass
     return running.rounds
@@ -137,18 +240,40 @@ def prompt_run(rounds: Sequence[Round]) -> PromptRun:
     return PromptRun(tuple((r.drafted, r.emitted - 1) for r in rounds))
 
 
-def in_use(curve: CostCurve, accounts: Accounts) -> CostCurve:
+def adaptive_runs(entrant: Entrant) -> list[AdaptiveRun]:
+    """An entrant's rounds, by prompt, as far as a prediction needs them."""
+    return [
+        AdaptiveRun(
+            drafted=tuple(r.drafted for r in rounds),
+            paid=sum(map(entrant.paid, rounds)),
+            free_seconds=sum(r.draft_seconds for r in rounds if not entrant.paid(r)),
+            tokens=sum(r.emitted for r in rounds),
+        )
+        for rounds in entrant.rounds
+    ]
+
+
+def adaptive_costs(contest: Contest, entrant: Entrant) -> Costs:
+    """Target and drafter in use; the draft's cost, by prompt, is that of a token paid for."""
+    wide = [r for rounds in entrant.rounds for r in rounds if r.drafted]
+    samples = [
+        sum(r.draft_seconds for r in rounds if entrant.paid(r)) / paid
+        for rounds in entrant.rounds
+        if (paid := sum(map(entrant.paid, rounds)))
+    ]
+    return Costs(in_use(contest.curve, contest.plain, wide), tuple(samples) or (0.0,))
+
+
+def in_use(curve: CostCurve, plain: Sequence[Round], wide: Sequence[Round]) -> CostCurve:
     """The curve as decoding meets it: its passes between drafts, and the decision after each.
 
-    Passes of one token follow the plain runs, larger ones the speculative runs (a draft model that
+    Passes of one token follow the plain runs, larger ones the drafted rounds (a draft model that
     ran in between has pushed the target's weights out of the caches). The decision grows with the
     number of rows.
     """
-    wide = [r for rounds in accounts.drafted for r in rounds if r.drafted]
-    single = accounts.plain
-    narrow = median(r.score_seconds / curve(r.scored) for r in single)
+    narrow = median(r.score_seconds / curve(r.scored) for r in plain)
     broad = median(r.score_seconds / curve(r.scored) for r in wide) if wide else narrow
-    least = median(r.verify_seconds for r in single)
+    least = median(r.verify_seconds for r in plain)
     per_row = [max(0.0, r.verify_seconds - least) / r.drafted for r in wide]
     slope = median(per_row) if per_row else 0.0
 
@@ -159,75 +284,3 @@ def in_use(curve: CostCurve, accounts: Accounts) -> CostCurve:
         )
 
     return CostCurve(curve.sizes, scale(curve.seconds), tuple(map(scale, curve.samples)))
-
-
-def draft_samples(accounts: Accounts) -> tuple[float, ...]:
-    """Seconds per drafted token, by prompt; rounds that found no draft are charged, too."""
-    samples = [
-        sum(r.draft_seconds for r in rounds) / drafted
-        for rounds in accounts.drafted
-        if (drafted := sum(r.drafted for r in rounds))
-    ]
-    return tuple(samples) or (0.0,)
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The prediction: fixed draft lengths, and `auto`, with the length that it uses on average."""
-
-    fixed: Plan
-    auto: Prediction
-    auto_length: float
-
-
-def forecast(measured: Measured, seed: int = 0) -> Forecast:
-    """Predict from what was measured; the seed draws the intervals' resamples."""
-    dice = np.random.default_rng(seed)
-    fixed = predict(measured.costs, measured.runs, dice, drift=DRIFT)
-    runs = [run for run in measured.runs if run.rounds]
-    longest, most = measured.longest, measured.tokens
-    seconds, tokens, mean_length = simulate(measured.costs, runs, most, longest)
-    plain = measured.costs.curve(1)
-    value = plain * tokens.sum() / seconds.sum()
-    draws = []
-    for _ in range(CURVES):
-        costs = measured.costs.resampled(dice)
-        drawn_seconds, drawn_tokens, _ = simulate(costs, runs, most, longest)
-        for _ in range(DRAWS):
-            picks = dice.integers(len(runs), size=len(runs))
-            ratio = costs.curve(1) * drawn_tokens[picks].sum() / drawn_seconds[picks].sum()
-            draws.append(ratio * np.exp(DRIFT * dice.standard_normal()))
-    low, high = np.quantile(draws, EDGES)
-    auto = Prediction(round(mean_length), float(value), float(low), float(high))
-    return Forecast(fixed, auto, mean_length)
-
-
-def simulate(
-    costs: Costs, runs: Sequence[PromptRun], tokens: int, longest: int
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Play `auto` against recorded runs (`planner.replay`).
-
-    Returns:
-        Seconds by run, emitted tokens by run, and the mean draft length over all rounds.
-    """
-    seconds, emitted = np.zeros(len(runs)), np.zeros(len(runs))
-    lengths: list[int] = []
-    for i, run in enumerate(runs):
-        policy = Auto(costs, limit=longest).begin(())
-        replay = Replay(run, longest)
-        while emitted[i] < min(tokens, run.tokens):
-            length = policy.length()
-            drafted, accepted = replay.round(length)
-            account = Round(
-                drafted=drafted,
-                accepted=accepted,
-                emitted=accepted + 1,
-                draft_seconds=drafted * costs.draft_seconds,
-                score_seconds=costs.curve(drafted + 1),
-                verify_seconds=0.0,
-            )
-            policy.observe(account)
-            seconds[i] += account.seconds
-            emitted[i] += account.emitted
-            lengths.append(length)
-    return seconds, emitted, float(np.mean(lengths))

@@ -1,20 +1,21 @@
 """Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
 
 `costs` measures, `profile` keeps what was measured, `length` decides while a request runs, `shape`
-says which tree is worth drafting, and `predict` tells beforehand, on rounds that `replay` makes of
-recorded ones. Each stands on `theory`, and none knows a runtime.
+says which tree is worth drafting, and `predict` tells beforehand, from rounds that were played and
+rounds that `replay` makes of them. Each stands on `theory`, and none knows a runtime.
 """
 
 from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
 from draftproof.planner.heads import best_head, measure_heads
 from draftproof.planner.length import Auto, Fixed
 from draftproof.planner.measured import Measured
-from draftproof.planner.predict import Plan, Prediction, predict
+from draftproof.planner.predict import AdaptiveRun, Plan, Prediction, predict, predict_adaptive
 from draftproof.planner.profile import PairKey, ProfileFile, forget
 from draftproof.planner.replay import PromptRun, Replay
 from draftproof.planner.shape import Shape, best_tree
 
 __all__ = [
+    "AdaptiveRun",
     "Auto",
     "CostCurve",
     "Costs",
@@ -35,4 +36,5 @@ __all__ = [
     "measure_costs",
     "measure_heads",
     "predict",
+    "predict_adaptive",
 ]

@@ -1,7 +1,9 @@
-"""The speed-up beforehand: measured costs and the acceptance of a few prompts, put together.
+"""The speed-up beforehand: measured costs and the rounds of a few prompts, put together.
 
-Theorem 3.8 with a measured t(n) and, in place of the i.i.d. acceptance rate, the rounds of recorded
-runs, played again at each length (`replay`).
+At fixed lengths (`predict`) it is Theorem 3.8 with a measured t(n) and, in place of the i.i.d.
+acceptance rate, the rounds of recorded runs, played again at each length (`replay`). The adaptive
+length decides by what a drafter says of each token, which no replay knows: its rounds are taken as
+they were played, and priced (`predict_adaptive`).
 """
 
 from __future__ import annotations
@@ -79,12 +81,7 @@ def predict(
         InvalidSetting: No run has a round.
     """
     runs = [run for run in runs if run.rounds]
-    if not runs:
-        raise InvalidSetting(
-            "no prompt was decoded",
-            why="the acceptance of some prompts is what a prediction starts from",
-            remedy="pass at least one run with a round",
-        )
+    _check_rounds(runs)
     longest = max(d for run in runs for d, _ in run.rounds)
     rounds, tokens = _at_lengths(runs, longest)
     weights = np.array([run.tokens for run in runs], dtype=np.float64)
@@ -120,6 +117,88 @@ def predict(
         high,
         costs.ratio,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveRun:
+    """One prompt decoded with the adaptive draft length.
+
+    Args:
+        drafted: Tokens that each round drafted.
+        paid: How many of them all cost what a drafted token costs.
+        free_seconds: What drafting took in the rounds where none did.
+        tokens: Emitted tokens.
+    """
+
+    drafted: tuple[int, ...]
+    paid: int
+    free_seconds: float
+    tokens: int
+
+
+def predict_adaptive(
+    costs: Costs,
+    runs: Sequence[AdaptiveRun],
+    rng: np.random.Generator,
+    *,
+    future: int | None = None,
+    drift: float = 0.03,
+    curves: int = 40,
+    draws: int = 25,
+) -> Prediction:
+    """Predict the speed-up of the adaptive length from rounds that it played.
+
+    Rounds are counted and priced by `costs`, so that a stall of the machine in one of them weighs
+    no more than in the costs. The interval is the one of `predict`; its length is the mean one.
+
+    Args:
+        costs: As in `predict`; the draft's price is that of a token that is paid for.
+        runs: One per prompt; at least one has a round.
+        rng: As in `predict`.
+        future: As in `predict`.
+        drift: As in `predict`.
+        curves: Draws of the costs.
+        draws: Draws of the prompts for each of them.
+
+    Raises:
+        InvalidSetting: No run has a round.
+    """
+    runs = [run for run in runs if run.drafted]
+    _check_rounds(runs)
+    widest = max(max(run.drafted) for run in runs)
+    counts = np.array([np.bincount(run.drafted, minlength=widest + 1) for run in runs])
+    paid = np.array([run.paid for run in runs])
+    free = np.array([run.free_seconds for run in runs])
+    tokens = np.array([run.tokens for run in runs])
+
+    def speedups(chosen: np.ndarray, costs: Costs) -> np.ndarray:
+        passes = np.array([costs.curve(n + 1) for n in range(widest + 1)])
+        seconds = counts @ passes + paid * costs.draft_seconds + free
+        ratio: np.ndarray = (
+            costs.curve(1) * tokens[chosen].sum(axis=1) / seconds[chosen].sum(axis=1)
+        )
+        return ratio
+
+    point = float(speedups(np.arange(len(runs))[None], costs)[0])
+    ratios = []
+    for _ in range(curves):
+        known = rng.integers(len(runs), size=(draws, len(runs)))
+        picks = rng.integers(len(runs), size=(draws, future or len(runs)))
+        chosen = np.take_along_axis(known, picks, axis=1)
+        ratios.append(speedups(chosen, costs.resampled(rng)))
+    noise = np.exp(drift * rng.standard_normal((curves, draws)))
+    low, high = np.quantile(np.array(ratios) * noise, _EDGES)
+    length = sum(sum(run.drafted) for run in runs) / sum(len(run.drafted) for run in runs)
+    return Prediction(round(length), point, float(low), float(high))
+
+
+def _check_rounds(runs: Sequence[object]) -> None:
+    if not runs:
+        raise InvalidSetting(
+            "no prompt was decoded",
+            why="the rounds of some prompts are what a prediction starts from",
+            remedy="pass at least one run with a round",
+        )
 
 
 def _at_lengths(
