@@ -9,6 +9,7 @@
 
 #include "bandwidth.h"
 #include "bindings.h"
+#include "coarsen.h"
 #include "gguf.h"
 #include "model.h"
 
@@ -83,15 +84,23 @@ bool set_array(Model& model, const std::string& name, const std::string& type, i
   throw std::invalid_argument("no number format is called " + type);
 }
 
-bool set_from_file(Model& model, const GgufFile& file, const std::string& name) {
+bool set_from_file(Model& model, const GgufFile& file, const std::string& name, bool coarse) {
   nb::gil_scoped_release free;
   const Tensor& tensor = file.contents().tensor(name);
   if (tensor.dimensions > 2) {
     throw BadWeights(name + " has " + std::to_string(tensor.dimensions) + " dimensions");
   }
-  const bool used = model.set(name, static_cast<Type>(tensor.type),
-                              static_cast<int64_t>(tensor.rows()),
-                              static_cast<int64_t>(tensor.cols()), file.tensor_data(tensor));
+  Type type = static_cast<Type>(tensor.type);
+  const int64_t rows = static_cast<int64_t>(tensor.rows());
+  const int64_t cols = static_cast<int64_t>(tensor.cols());
+  const uint8_t* data = file.tensor_data(tensor);
+  std::vector<uint8_t> fewer;
+  if (coarse && coarsens(type, rows, cols)) {
+    fewer = coarsened(type, rows, cols, data, model.pool());
+    type = Type::Q4_0;
+    data = fewer.data();
+  }
+  const bool used = model.set(name, type, rows, cols, data);
   file.forget(tensor);
   return used;
 }
@@ -181,7 +190,8 @@ void bind_model(nb::module_& module) {
            "post_norms"_a, "ropes"_a, "layers"_a, "threads"_a, "kernels"_a.none(), "cache_bytes"_a)
       .def("set", &set_array, "name"_a, "type"_a, "rows"_a, "cols"_a, "source"_a,
            "Take a tensor by its GGUF name; False where no part of the model has that name.")
-      .def("set_from_file", &set_from_file, "file"_a, "name"_a)
+      .def("set_from_file", &set_from_file, "file"_a, "name"_a, "coarse"_a = false,
+           "Take a tensor of a file; with `coarse`, a matrix of more bits per weight as Q4_0.")
       .def("finish", &Model::finish, "Check that every tensor is there.")
       .def("shallow", &Model::shallow, "layers"_a,
            "The first layers as a model, which shares weights and the caches' limit.")

@@ -166,7 +166,10 @@ class Model:
         Take a tensor by its GGUF name; False where no part of the model has that name.
         """
 
-    def set_from_file(self, file: Gguf, name: str) -> bool: ...
+    def set_from_file(self, file: Gguf, name: str, coarse: bool = False) -> bool:
+        """
+        Take a tensor of a file; with `coarse`, a matrix of more bits per weight as Q4_0.
+        """
 
     def finish(self) -> None:
         """Check that every tensor is there."""

@@ -64,6 +64,7 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
     draft_backend: str | None = None,
     draft_device: str | None = None,
     draft_dtype: str | None = None,
+    draft_bits: int | None = 4,
     progress: Progress = silent,
 ) -> Speculator:
     """Load a target and what drafts for it.
@@ -89,6 +90,8 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
         draft_backend: What computes the draft; the target's backend by default.
         draft_device: Where PyTorch runs the draft; the target's device by default.
         draft_dtype: PyTorch's number format for the draft.
+        draft_bits: Bits per weight that a GGUF draft on the CPU engine is cut to while it loads: 4,
+            or None to keep the file's own. What it drafts may differ, what the target writes not.
         progress: Told of downloads, and why the CPU engine does not run a GGUF file; a warning
             tells that where there is no `progress`.
 
@@ -107,7 +110,7 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
         target, named, drafter, backend=backend, device=device, dtype=dtype,
         threads=threads, cache_memory=cache_memory, quantize=quantize,
         draft_backend=draft_backend, draft_device=draft_device, draft_dtype=draft_dtype,
-        progress=progress,
+        draft_bits=draft_bits, progress=progress,
     )  # fmt: skip
     drafts = parts.draft or modelless(drafter, draft, parts.target, parts.tokenizer)
     profile = None
@@ -151,6 +154,7 @@ def profile_of(
     files = parts.files
     if parts.draft is None and given is not None:
         files = (*files, Path(given))
+    costly = drafts.costly if isinstance(drafts, Mix) else drafts
     pair = (parts.target, drafts.model)
     models = [model_info(model) for model in pair if model is not None]
     torch = any(model["backend"] == "torch" for model in models)
@@ -159,6 +163,7 @@ def profile_of(
         "models": models,
         "runtime": runtime_info() if torch else None,
         "quantize": quantize,
+        "head": costly.head if isinstance(costly, DraftModel) else None,
         "version": version("draftproof"),
     }
     target, draft = (*map(identity, files), "")[:2]
@@ -179,6 +184,7 @@ def load_parts(  # noqa: PLR0913  # those of `load`
     draft_backend: str | None = None,
     draft_device: str | None = None,
     draft_dtype: str | None = None,
+    draft_bits: int | None = 4,
     progress: Progress = silent,
 ) -> Parts:
     """Load a target and, where one is named, its draft model; the arguments are those of `load`.
@@ -204,11 +210,19 @@ def load_parts(  # noqa: PLR0913  # those of `load`
         draft_path = Path(resolve(str(draft), progress))
         chosen.append((draft_path, choose(draft_path, draft_placement, chosen[0][1], tell)))
     settings.check(chosen)
+    if draft_bits not in (4, None):
+        raise InvalidSetting(
+            f"draft_bits is {draft_bits}",
+            why="a draft's weights are cut to 4 bits, or stay as they are",
+            remedy="set it to 4, or to None (--draft-bits stored)",
+        )
     model, tokenizer = load_on(chosen[0][1], path, placement, settings)
     files = tuple(file for file, _ in chosen)
     if draft is None:
         return Parts(model, tokenizer, None, files)
-    draft_model, draft_tokenizer = load_on(chosen[1][1], draft_path, draft_placement, settings)
+    draft_model, draft_tokenizer = load_on(
+        chosen[1][1], draft_path, draft_placement, settings, coarse=draft_bits is not None
+    )
     drafts = pair(model, tokenizer, draft_model, draft_tokenizer, drafter)
     return Parts(model, tokenizer, drafts, files)
 

@@ -123,9 +123,18 @@ def choose(
 
 
 def load_on(
-    backend: Backend, path: Path, placement: Placement, settings: CpuSettings
+    backend: Backend,
+    path: Path,
+    placement: Placement,
+    settings: CpuSettings,
+    *,
+    coarse: bool = False,
 ) -> tuple[Model, Tokenizer]:
-    """Load a model and its tokenizer on a backend; settings for the other one are not read."""
+    """Load a model and its tokenizer on a backend; settings for the other one are not read.
+
+    `coarse` cuts the weights of a GGUF file on the CPU engine to 4 bits, which only a draft may
+    have.
+    """
     if backend == "torch":
         from draftproof.backends.pretrained import load_model_and_tokenizer
 
@@ -136,5 +145,9 @@ def load_on(
     if settings.quantize is not None and path.is_dir():
         bits = str(settings.quantize)  # type: ignore[assignment]  # refused there if it is another
     return load_cpu_model(
-        path, threads=settings.threads, cache_bytes=settings.cache_memory, quantize=bits
+        path,
+        threads=settings.threads,
+        cache_bytes=settings.cache_memory,
+        quantize=bits,
+        coarse=coarse,
     )

@@ -25,6 +25,7 @@ class CpuModel:
         architecture: Its GGUF name.
         context_length: Most tokens in a session.
         eos: Token ids that end a sequence.
+        coarse: Whether its weights were cut to fewer bits than the file's.
     """
 
     banned: tuple[tuple[int, ...], ...] = ()
@@ -39,6 +40,7 @@ class CpuModel:
         vocab_size: int,
         context_length: int,
         eos: frozenset[int],
+        coarse: bool = False,
     ) -> None:
         self.engine = engine
         self.name = name
@@ -46,6 +48,7 @@ class CpuModel:
         self.vocab_size = vocab_size
         self.context_length: int | None = context_length
         self.eos = eos
+        self.coarse = coarse
         self._columns: Any = None  # of the logits; all of them
 
     @property
@@ -65,6 +68,7 @@ class CpuModel:
             "device": "cpu",
             "kernels": self.engine.kernels,
             "threads": self.engine.threads,
+            "weights": "cut to 4 bits" if self.coarse else "as in the file",
         }
 
     def open(self, prompt: Prompt) -> CpuSession:
