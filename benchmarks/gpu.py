@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result: dict[str, Any] = {"device": given.device, "parity": {}}
     for dtype in NEAR_TIE:
         target, draft = models(given, dtype)
-        lookup = modelless("lookup", None, target)
+        lookup = modelless("lookup", None, target, None)
         drafters = {"draft": draft} | ({"lookup": lookup} if lookup else {})
         prompts = make_prompts(given.prompts, min(target.vocab_size, 16000), length=96)
         outputs = parity(target, drafters, prompts[:3], max(given.tokens // 2, 1))

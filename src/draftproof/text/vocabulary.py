@@ -9,8 +9,8 @@ from draftproof.text.spelling import Spelling
 ENOUGH = 0.9  # of the smaller vocabulary; tokenizers of one family differ in a few added tokens
 EXAMPLES = 3
 REMEDY = (
-    "choose a draft of the target's model family, with the same tokenizer, "
-    "or draft without a model: --drafter lookup"
+    "choose a draft of the target's model family, with the same tokenizer, draft across "
+    "tokenizers (--drafter crossvocab), or draft without a model: --drafter lookup"
 )
 
 
