@@ -289,3 +289,36 @@ def test_the_head_that_pays_is_chosen() -> None:
 def test_the_share_of_a_head_counts_a_strange_token_once_a_text() -> None:
     assert share([(1, 2, 9, 9, 9), (1, 9, 1, 1, 1)], 5) == pytest.approx(0.8)
     assert share([(1, 2)], 5) == 1.0
+
+
+# --- the guard ---
+
+
+def test_passes_that_cost_more_than_measured_do_not_make_plain_decoding_look_dear() -> None:
+    """Passes with drafts take 2.2 times what was measured: most of all drafts lose.
+
+    Of 400 tokens no more is lost than the guard allows, in plain passes, and one round's worst.
+    """
+    tries = policy(draft=0.05)
+    spent, emitted = 0.0, 0
+    while emitted < 400:
+        length = tries.length()
+        kept = min(length, 1)
+        took = GENTLE[length] * (2.2 if length else 1.0)
+        tries.observe(Round(length, kept, kept + 1, 0.05 * length, took, 0.0))
+        spent += took + 0.05 * length
+        emitted += kept + 1
+    assert spent - emitted * GENTLE[0] <= START + 0.015 * emitted + 2 * GENTLE[16]
+
+
+def test_plain_decoding_is_timed_now_and_then() -> None:
+    tries = policy(draft=0.05)
+    lengths = []
+    for _ in range(200):
+        length = tries.length()
+        lengths.append(length)
+        tries.observe(Round(length, length, length + 1, 0.05 * length, GENTLE[length], 0.0))
+    assert lengths.count(0) == 4
+    assert tries.reasons == ()
+    tries.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0))
+    assert play(tries, "suffix", 0.9, right=9, paid=False).drafted > 0

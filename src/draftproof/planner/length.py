@@ -10,9 +10,11 @@ acceptance
     cut off at the draft length). Older counts are discounted, the assumed ones that it starts from
     too. Rounds without a draft teach nothing.
 costs
-    The measured curve and draft cost are starting points. A pass's size gets half of each
-    surprise, and all sizes together the other half, on a log scale in small clipped steps, so that
-    one stall moves little. A pass that requests share corrects all sizes together.
+    The measured curve and draft cost are starting points, corrected on a log scale in small clipped
+    steps, so that one stall moves little. A plain pass corrects all sizes together; of a larger
+    one's surprise its size gets half, and all sizes with drafts the other half. A pass that
+    requests share corrects all sizes together. After `REFRESH` rounds with drafts one is plain, so
+    that what plain decoding costs is known.
 balance
     What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
     `RATE` and what it would have cost plainly, every round takes what it did cost, and `CAP` bounds
@@ -46,6 +48,7 @@ CAP = 10.0
 PROBE_RATE = 0.01
 MOST_PATIENCE = 4
 HOPE = 0.9
+REFRESH = 48
 
 _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
@@ -136,6 +139,7 @@ class AutoPolicy:
         self._balance = START
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
+        self._drafting = 0  # rounds since the last one without a draft
         self._patience = 1
         self._stalled = False  # whether the last round took far longer than it should
         self._tried = False  # whether anything was drafted yet
@@ -162,7 +166,12 @@ class AutoPolicy:
 
     def length(self) -> int:
         """The best affordable length; while switched off 0, or a probe's."""
-        return self._length
+        return 0 if self._due else self._length
+
+    @property
+    def _due(self) -> bool:
+        """Whether the next round is plain, to see what that costs now."""
+        return self._drafting >= REFRESH
 
     def guide(self, branching: bool) -> Guide:
         """Token by token, what is worth drafting in the next round; see `guide`.
@@ -171,7 +180,8 @@ class AutoPolicy:
         """
         costs, probing = self._costs, not self._on and self._length > 0
         most = self._limit if self._on else self._length
-        prices = Prices(costs.seconds, costs.draft_seconds, self._rate, self._balance)
+        seconds = costs.seconds[:1] if self._due else costs.seconds
+        prices = Prices(seconds, costs.draft_seconds, self._rate, self._balance)
         self._guide = RoundGuide(
             prices,
             self._beliefs,
@@ -186,6 +196,7 @@ class AutoPolicy:
     def observe(self, round: Round) -> None:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
+        self._drafting = self._drafting + 1 if round.drafted else 0
         guide, self._guide = self._guide, None
         paid = round.drafted if guide is None or not guide.taken else guide.paid
         judged = self._judge(round, guide)

@@ -18,7 +18,7 @@ _KEEP = 0.98  # what a drafted round leaves of the counts of older ones, over al
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """How far costs were off, as logarithms: all sizes, each size, a drafted token."""
+    """How far costs were off, as logarithms: all sizes, each with drafts, a drafted token."""
 
     all: float
     own: tuple[float, ...]
@@ -93,14 +93,25 @@ class RunningCosts:
             expected = self._curve(tokens) * math.exp(self._all)
             self._all += _STEP * _surprise(seconds, expected)
         else:
-            seconds = round.score_seconds + round.verify_seconds
-            step = _STEP * _surprise(seconds, self._alone(round.drafted))
-            self._all += step
-            self._own[round.drafted] += step
+            self._learn(round.drafted, round.score_seconds + round.verify_seconds)
         if paid:
             seconds = round.draft_seconds / paid
             self._draft += 2 * _STEP * _surprise(seconds, self.draft_seconds)
         self._refresh()
+
+    def _learn(self, drafted: int, seconds: float) -> None:
+        """Half of a surprise is this size's own, half is shared: by all, or by all with drafts.
+
+        What a plain round costs is learned from plain rounds alone. Else passes with drafts that
+        cost more than was measured would raise what plain decoding is believed to cost.
+        """
+        step = _STEP * _surprise(seconds, self._alone(drafted))
+        if drafted == 0:
+            self._all += 2 * step
+            return
+        for size in range(1, len(self._own)):
+            self._own[size] += step
+        self._own[drafted] += step
 
     def of(self, drafted: int, paid: int) -> float:
         """Seconds that a round with so many drafted tokens, and so many paid for, should take."""
