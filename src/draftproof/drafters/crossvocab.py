@@ -20,7 +20,8 @@ import numpy as np
 
 from draftproof.core import Draft, LogitRow, PointMass, Prompt, Verdict
 from draftproof.drafters.cache import Cache
-from draftproof.drafters.model import Step, top_probability
+from draftproof.drafters.growth import Growth
+from draftproof.drafters.model import top_probability
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import InvalidSetting, UnsupportedModel
 from draftproof.ports import Guide, Model, Standardise, Tokenizer
@@ -153,27 +154,24 @@ class CrossProposer:
     def _tokens(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
         """Draw from the draft's law over the common tokens."""
         drafter, name = self._drafter, self._drafter.name
-        context, read = list(output), list(self._reading.ids)
-        steps: list[Step] = []
-        while len(steps) < limit and guide.value(name) > 0:
+        growth, read = Growth(output), list(self._reading.ids)
+        while growth.depth < limit and guide.value(name) > 0:
             row = self._cache.row(read)
             if row is None:
                 break
             confidence = top_probability(row, name, len(read) - 1)
             self._wide[drafter.common] = row[drafter.columns]
             try:
-                law = self._standardise.law(self._wide, context)
+                law = self._standardise.law(self._wide, growth.context)
             except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
                 break
-            token = stream.draft(len(steps), law)
+            token = stream.draft(growth.depth, law)
             guide.take(name, confidence)
-            steps.append(Step(token, law, confidence))
-            context.append(token)
+            growth.extend(token, law, name)
             read.append(drafter.to_draft[token])
             if read[-1] in drafter.model.eos:
                 break
-        tokens, laws = tuple(step.token for step in steps), tuple(step.law for step in steps)
-        return Draft(tokens, laws, sources=(name,) * len(steps))
+        return growth.draft()
 
     def _strings(self, before: Sequence[int], limit: int, guide: Guide) -> Draft:
         """Let the draft write, and cut what it wrote into the target's tokens.

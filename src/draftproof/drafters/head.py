@@ -71,6 +71,21 @@ class Head:
         wide[self._target] = row[self._source]
         return wide
 
+    def likely(self, row: Row, count: int) -> list[tuple[int, float]]:
+        """The likeliest ids and their probabilities by the softmax, surest first."""
+        logits = row[self._source]
+        order = (
+            np.argpartition(-logits, count - 1)[:count]
+            if count < len(logits)
+            else (np.arange(len(logits)))
+        )
+        order = order[np.argsort(-logits[order], kind="stable")]
+        ids = order if isinstance(self._target, slice) else self._target[order]
+        top = float(logits[order[0]])
+        total = float(np.exp(logits - top).sum())
+        chances = np.exp(logits[order] - top) / total
+        return list(zip(ids.tolist(), chances.tolist(), strict=True))
+
     def _make(self) -> None:
         """Choose the columns anew; those of before stay among them."""
         ids = np.union1d(self._first, np.fromiter(self._seen, np.int64, len(self._seen)))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.core import Draft, Law, PointMass, Prompt, Verdict
+from draftproof.core import Draft, PointMass, Prompt, Verdict
+from draftproof.drafters.growth import Growth
 from draftproof.drafters.model import DraftModel, ModelProposer
 from draftproof.drafters.suffix import SuffixDrafter, SuffixProposer
 from draftproof.drafters.unguided import UNGUIDED
@@ -73,27 +74,20 @@ class MixProposer:
         """Each token from the drafter whose token `guide` values more, while it values one."""
         self._model.start(output)
         by_model, by_match = self._drafter.costly.name, self._drafter.suffix.name
-        tokens: list[int] = []
-        laws: list[Law] = []
-        sources: list[str] = []
-        while len(tokens) < limit:
-            match = self._suffix.peek(output, tokens)
-            free = 0.0 if match is None else guide.value(by_match, match[1])
-            if guide.value(by_model) > max(free, 0.0):
-                step = self._model.step([*output, *tokens], len(tokens), stream)
-                if step is not None:
-                    guide.take(by_model, step.confidence)
-                    tokens.append(step.token)
-                    laws.append(step.law)
-                    sources.append(by_model)
-                    continue
+        growth = Growth(output)
+        while growth.depth < limit:
+            match = self._suffix.peek(output, growth.trunk)
+            free = 0.0
+            if match is not None:
+                free = guide.value(by_match, match[1], after=growth.end)
+            by_pass = guide.value(by_model, after=growth.end) > max(free, 0.0)
+            if by_pass and self._model.grow(growth, stream, guide):
+                continue
             if match is None or free <= 0:
                 break
-            guide.take(by_match, match[1])
-            tokens.append(match[0])
-            laws.append(PointMass(match[0]))
-            sources.append(by_match)
-        self._drafted = Draft(tuple(tokens), tuple(laws), sources=tuple(sources))
+            guide.take(by_match, match[1], after=growth.end)
+            growth.extend(match[0], PointMass(match[0]), by_match)
+        self._drafted = growth.draft()
         return self._drafted
 
     def observe(self, verdict: Verdict) -> None:

@@ -12,12 +12,15 @@ from time import perf_counter
 
 import numpy as np
 
-from draftproof.core import Draft, Float32, Law, LogitRow, Prompt, Verdict
+from draftproof.core import Draft, Float32, Law, LogitRow, PointMass, Prompt, Verdict
+from draftproof.drafters.growth import Growth
 from draftproof.drafters.head import Columns, Head
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import BadLogits, InvalidSetting
 from draftproof.ports import Guide, Model, Standardise
 from draftproof.rng import Chooser
+
+_LEAVES = 2  # beside a token of the trunk, at most
 
 
 class DraftModel:
@@ -94,11 +97,15 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A drafted token, the law that it was drawn from, and how sure the draft was."""
+    """A drafted token, the law that it was drawn from, and how sure the draft was.
+
+    `row` holds the logits, by the head's columns.
+    """
 
     token: int
     law: Law
     confidence: float
+    row: Float32[np.ndarray, "columns"]
 
 
 class ModelProposer:
@@ -148,21 +155,46 @@ class ModelProposer:
         """As `draft`, while `guide` finds another token worth its pass.
 
         A token's confidence is the draft's largest probability there, before sampling settings.
+        Where the guide may branch and the drafts are certain, likely tokens beside a drafted one
+        become leaves: they cost no pass of the draft.
         """
         self.start(output)
+        growth = Growth(output)
+        while growth.depth < limit and self.grow(growth, stream, guide):
+            pass
+        return growth.draft()
+
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+        """Draft the trunk's next token, and likely ones beside it, where `guide` values them.
+
+        Returns:
+            Whether the trunk has grown.
+        """
         name = self._drafter.name
-        steps: list[Step] = []
-        context = list(output)
-        while len(steps) < limit and guide.value(name) > 0:
-            step = self.step(context, len(steps), stream)
-            if step is None:
+        after = growth.end
+        if guide.value(name, after=after) <= 0:
+            return False
+        step = self.step(growth.context, growth.depth, stream)
+        if step is None:
+            return False
+        guide.take(name, step.confidence, after=after)
+        growth.extend(step.token, step.law, name)
+        if guide.branching and isinstance(step.law, PointMass):
+            self._branch(growth, step, after, guide)
+        return True
+
+    def _branch(self, growth: Growth, step: Step, after: int, guide: Guide) -> None:
+        """Leaves beside a token that was certain to be drafted: the next likeliest ones."""
+        source = f"{self._drafter.name}, next best"
+        if guide.value(source, 1 - step.confidence, after=after) <= 0:  # more than any has
+            return
+        for token, sure in self._head.likely(step.row, _LEAVES + 1):
+            if token == step.token:
+                continue
+            if guide.value(source, sure, after=after) <= 0:
                 break
-            guide.take(name, step.confidence)
-            steps.append(step)
-            context.append(step.token)
-        tokens = tuple(step.token for step in steps)
-        laws = tuple(step.law for step in steps)
-        return Draft(tokens, laws, sources=(name,) * len(steps))
+            guide.take(source, sure, after=after)
+            growth.leaf(token, after, source)
 
     def start(self, output: Sequence[int]) -> None:
         """Begin a draft behind `output`."""
@@ -186,7 +218,7 @@ class ModelProposer:
             law = self._standardise.law(self._head.widen(row, self._wide), context)
         except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
             return None
-        return Step(stream.draft(index, law), law, confidence)
+        return Step(stream.draft(index, law), law, confidence, row)
 
     def observe(self, verdict: Verdict) -> None:
         """Forget the drafted tokens that were rejected."""
