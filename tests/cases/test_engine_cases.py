@@ -23,7 +23,8 @@ from draftproof.errors import (
     InvalidSetting,
     PromptTooLong,
 )
-from draftproof.planner import Fixed
+from draftproof.planner import Auto, CostCurve, Costs, Fixed
+from draftproof.planner.length import AutoPolicy
 from draftproof.ports import Drafter, Proposer
 
 LENGTHS = range(1, 9)
@@ -491,6 +492,22 @@ def test_bad_logits_are_named_with_their_position(fail_with: float) -> None:
     assert tuple(delivered) in ((), stream.result.token_ids)  # extend() may keep none
     assert 0 < len(stream.result.token_ids) <= 7
     assert target.open_sessions == 0
+
+
+@pytest.mark.parametrize("length", [0, 2])
+def test_a_drafter_that_takes_no_guide_drafts_what_the_policy_says(length: int) -> None:
+    """Also where a guide would let it go on, which here is up to 16 tokens."""
+
+    class Says(AutoPolicy):
+        def begin(self, prompt: object, reproducible: bool = False) -> AutoPolicy:
+            return self
+
+        def length(self) -> int:
+            return length
+
+    says = Says(Auto(Costs(CostCurve((1, 17), (1.0, 1.1)), (0.0,))))
+    made = Speculator(FakeModel(), None, Always(0), says).generate(PROMPT, max_tokens=20, eos=[])
+    assert max(round.drafted for round in made.rounds) == length
 
 
 def test_a_drafter_that_breaks_its_contract_is_named() -> None:

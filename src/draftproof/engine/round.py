@@ -73,7 +73,9 @@ def propose(running: Running) -> Turn:
     guide = running.guide()
     limit = running.draft_limit(guide)
     proposer = running.proposer(limit)
-    if proposer is None:
+    if not isinstance(proposer, Guided):  # then the policy's word counts
+        guide, limit = None, running.draft_limit(None)
+    if proposer is None or limit < 1:
         return Turn(running, None, stream, Draft(), 0.0)
     started, read = perf_counter(), reading(proposer)
     if guide is not None and isinstance(proposer, Guided):
