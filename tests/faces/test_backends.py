@@ -68,7 +68,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-NO_SETTINGS = {"threads": None, "cache_bytes": None, "quantize": None}
+NO_SETTINGS = {"threads": None, "cache_bytes": None, "quantize": None, "coarse": False}
 
 
 def test_a_gguf_file_runs_on_the_cpu_engine_and_a_folder_on_pytorch(
@@ -101,9 +101,9 @@ def test_a_backend_that_was_asked_for_is_used(loaders: Loaders, models: Path) ->
     load_parts(models / "big.gguf", backend="torch", dtype="float32")
     load_parts(models / "folder", backend="cpu", quantize=4)
     assert loaders.calls == [
-        ("cpu", "big.gguf", {"threads": 2, "cache_bytes": 2**30, "quantize": None}),
+        ("cpu", "big.gguf", NO_SETTINGS | {"threads": 2, "cache_bytes": 2**30}),
         ("torch", "big.gguf", {"device": None, "dtype": "float32"}),
-        ("cpu", "folder", {"threads": None, "cache_bytes": None, "quantize": "4"}),
+        ("cpu", "folder", NO_SETTINGS | {"quantize": "4"}),
     ]
 
 
@@ -251,8 +251,23 @@ def test_flags_reach_the_loader(
 ) -> None:
     flags = ["--backend", "cpu", "--threads", "3", "--cache-memory", "1.5 GiB", "--quantize", "4"]
     main(["generate", "--target", str(models / "folder"), *flags, "--max-tokens", "2", "hello"])
-    settings = {"threads": 3, "cache_bytes": 3 * 2**29, "quantize": "4"}
+    settings = {"threads": 3, "cache_bytes": 3 * 2**29, "quantize": "4", "coarse": False}
     assert loaders.calls == [("cpu", "folder", settings)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "coarse"),
+    [([], True), (["--draft-bits", "4"], True), (["--draft-bits", "stored"], False)],
+)
+def test_a_gguf_draft_is_cut_to_4_bits_unless_told_otherwise(
+    loaders: Loaders, models: Path, flags: list[str], coarse: bool
+) -> None:
+    """The target is never cut."""
+    pair = ["--target", str(models / "big.gguf"), "--draft", str(models / "small.gguf")]
+    main(["generate", *pair, *flags, "--max-tokens", "2", "hello"])
+    assert [given["coarse"] for _, _, given in loaders.calls] == [False, coarse]
+    with pytest.raises(InvalidSetting, match="draft_bits is 8"):
+        dp.load(models / "big.gguf", draft=models / "small.gguf", draft_bits=8)
 
 
 @pytest.mark.parametrize(

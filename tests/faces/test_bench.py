@@ -35,10 +35,11 @@ from draftproof.bench.speed import (
 from draftproof.catalog import ENTRIES
 from draftproof.cli.bench import bench
 from draftproof.drafters import DraftModel
+from draftproof.drafters import model as model_module
 from draftproof.engine import request as request_module
 from draftproof.engine import round as round_module
 from draftproof.errors import InvalidInput, InvalidSetting, PromptTooLong
-from draftproof.load import Parts, compose, pair
+from draftproof.load import Parts, compose, costly_of, pair
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ((1, 2, 3), (4, 5, 6), (7, 1, 2))
@@ -130,8 +131,8 @@ def test_the_chat_template_is_used_unless_raw() -> None:
 
 
 def test_plain_is_always_among_the_modes() -> None:
-    assert parse_modes(None, draft=True) == ("plain", "draft", "lookup", "auto")
-    assert parse_modes(None, draft=False) == ("plain", "lookup", "auto")
+    assert parse_modes(None, draft=True) == ("plain", "draft", "lookup", "suffix", "auto")
+    assert parse_modes(None, draft=False) == ("plain", "lookup", "suffix", "auto")
     assert parse_modes("auto, plain", draft=False) == ("plain", "auto")
     assert parse_modes("lookup", draft=False) == ("plain", "lookup")
 
@@ -148,13 +149,14 @@ def test_modes_that_cannot_be_are_refused(text: str, what: str) -> None:
 def test_every_mode_shares_the_models() -> None:
     target = FakeModel(8, seed=1)
     draft = pair(target, None, FakeModel(8, seed=2), None)
-    made = speculators(target, None, draft, ("plain", "draft", "lookup", "auto"), 3)
+    made = speculators(target, None, draft, ("plain", "draft", "lookup", "suffix", "auto"), 3)
     assert all(speculator.target is target for speculator in made.values())
     assert made["plain"].drafter is None
-    assert made["draft"].drafter is draft is made["auto"].drafter
-    assert made["lookup"].drafter.name == "lookup"
-    made = speculators(target, None, None, ("lookup", "auto"), 3)
-    assert made["auto"] is made["lookup"]  # measured once
+    assert made["draft"].drafter is draft is costly_of(made["auto"].drafter)
+    assert made["auto"].drafter.name == "mix"
+    assert [made[name].drafter.name for name in ("lookup", "suffix")] == ["lookup", "suffix"]
+    made = speculators(target, None, None, ("suffix", "auto"), 3)
+    assert made["auto"] is made["suffix"]  # measured once
 
 
 # --- measuring
@@ -183,7 +185,7 @@ def test_modes_take_turns_in_rotating_order_after_a_short_warm_up() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     clock = FakeClock()
-    for module in (request_module, round_module, speed_module):
+    for module in (request_module, round_module, speed_module, model_module):
         monkeypatch.setattr(module, "perf_counter", clock)
     return clock
 
@@ -356,7 +358,7 @@ PAIR = (*SPEED, "--draft", "qwen2.5-coder-0.5b")
 def test_speed_prints_one_object(parts: FakeModel) -> None:
     result = run(*PAIR, "--json")
     found = json.loads(result.stdout)
-    assert list(found["modes"]) == ["plain", "draft", "lookup", "auto"]
+    assert list(found["modes"]) == ["plain", "draft", "lookup", "suffix", "auto"]
     needed = {
         *("tokens_per_second", "speedup", "speedup_low", "speedup_high", "tokens_per_round"),
         *("acceptance", "identical", "different", "efficiency", "total_tokens_per_second"),
@@ -464,7 +466,7 @@ def test_the_gpu_script_runs_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all(entry["identical"] for entry in outputs.values())
     drafted = outputs["draft, 3"]
     assert 0 < drafted["accepted"] < drafted["drafted"]  # both kinds of round were played
-    assert set(found["modes"]) == {"plain", "draft", "lookup", "auto"}
+    assert set(found["modes"]) == {"plain", "draft", "lookup", "suffix", "auto"}
     assert json.loads(capsys.readouterr().out) == found
 
 
