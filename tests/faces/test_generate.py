@@ -166,7 +166,7 @@ def test_the_account_goes_to_stderr(run: Any, api: Speculator, folder: Path) -> 
     said = " ".join(err.split())
     count = len(api.generate(PROMPT).token_ids)
     assert re.search(rf"^{count} tokens · [\d.]+ tokens/s · [\d.]+ tokens per round", said)
-    assert re.search(r"\d+% of \d+ drafted tokens accepted \(draft\) · ended by eos", said)
+    assert re.search(r"\d+% of \d+ drafted tokens accepted \(mix\) · ended by eos", said)
     _, _, err = run("generate", "--drafter", "none", PROMPT)
     assert "plain decoding" in " ".join(err.split())
 

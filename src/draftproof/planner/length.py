@@ -52,6 +52,7 @@ REFRESH = 48
 
 _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
+_TAUGHT = 3.0  # how many times an assumption's weight the rate of earlier requests has
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
 _STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
@@ -134,8 +135,11 @@ class AutoPolicy:
         known = None if experience is None else experience.corrections
         self._costs = RunningCosts(auto.costs, auto.limit, known)
         acceptance = auto.acceptance if experience is None else experience.acceptance
-        self._accepted = acceptance * auto.weight
-        self._rejected = (1 - acceptance) * auto.weight
+        weight = auto.weight
+        if experience is not None and experience.tried:
+            weight *= _TAUGHT
+        self._accepted = acceptance * weight
+        self._rejected = (1 - acceptance) * weight
         self._balance = START
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
