@@ -93,6 +93,7 @@ def test_there_are_examples_to_run() -> None:
     """The pattern that finds blocks finds some: README, tutorial and the two worked examples."""
     names = {path.name for path in with_examples(weights=False)}
     assert {"adding-a-drafter.md", "adding-a-backend.md", "guarantees.md", "python.md"} <= names
+    assert "choosing-a-drafter.md" in names
     assert {"README.md", "tutorial.md"} <= {path.name for path in with_examples(weights=True)}
 
 
@@ -105,9 +106,10 @@ def module_at(path: Path) -> ModuleType:
     return module
 
 
-def test_the_worked_drafter_keeps_the_contract() -> None:
+@pytest.mark.parametrize("name", ["Recent", "GuidedRecent"])
+def test_the_worked_drafter_keeps_the_contract(name: str) -> None:
     """Every test of the contract that takes any drafter, over all its parameters."""
-    made = execute(DOCS / "adding-a-drafter.md", weights=False)["Recent"]
+    made = execute(DOCS / "adding-a-drafter.md", weights=False)[name]
     contract = module_at(ROOT / "tests" / "contracts" / "test_drafters.py")
     tests = [
         test
