@@ -12,7 +12,7 @@ DEMO := 'The days of the week:\n1. Monday is the first day of the week.\n2. Tues
 
 # The same text twice: with speculation (what was drafted and kept is tinted), and plain.
 demo: $(READY)
-	@echo "--- with prompt lookup"
+	@echo "--- with speculation"
 	@printf $(DEMO) | $(BIN)/draftproof generate --max-tokens 96 -
 	@echo "--- plain"
 	@printf $(DEMO) | $(BIN)/draftproof generate --max-tokens 96 --drafter none -

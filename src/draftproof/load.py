@@ -240,7 +240,8 @@ def from_transformers(
 
     Args:
         target: A decoder-only or encoder-decoder model.
-        draft: A smaller one; or "lookup", "ngram", any `ports.Drafter`, or None.
+        draft: A smaller one, or any `ports.Drafter`, or the name of one without a model ("suffix",
+            "lookup", "ngram"), or None.
         tokenizer: The target's tokenizer or processor; None where prompts are token ids.
         draft_tokenizer: The draft's, where it is not the same object. Where it is left out and the
             draft was loaded from a folder or hub repository, the one found there is compared.
