@@ -6,7 +6,7 @@ shows as wrong logits. `test_model_cases.py` has the cases that need real transf
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -74,22 +74,26 @@ def plain(target: FakeModel, **options: object) -> Generation:
     return generate(target, None, 0, **options)
 
 
-def drafters(target: FakeModel) -> Iterator[tuple[str, Drafter]]:
-    vocab = target.vocab_size
+def near_model(target: FakeModel) -> Drafter:
     near = FakeModel(target.vocab, near=target, distance=0.4, seed=9)
-    yield "near model", DraftModel(near, vocab)
-    yield "unrelated model", DraftModel(FakeModel(target.vocab, seed=77), vocab)
-    yield "itself", DraftModel(target, vocab)
-    yield "lookup", PromptLookup()
-    yield "ngram", NGram.count([target.plain(PROMPT, 60)], vocab)
-    yield "always 0", Always(0)
+    return DraftModel(near, target.vocab_size)
 
 
-KINDS = [name for name, _ in drafters(FakeModel())]
+DRAFTERS: dict[str, Callable[[FakeModel], Drafter]] = {
+    "near model": near_model,
+    "unrelated model": lambda target: DraftModel(
+        FakeModel(target.vocab, seed=77), target.vocab_size
+    ),
+    "itself": lambda target: DraftModel(target, target.vocab_size),
+    "lookup": lambda target: PromptLookup(),
+    "ngram": lambda target: NGram.count([target.plain(PROMPT, 60)], target.vocab_size),
+    "always 0": lambda target: Always(0),
+}
+KINDS = list(DRAFTERS)
 
 
 def drafter_of(kind: str, target: FakeModel) -> Drafter:
-    return dict(drafters(target))[kind]
+    return DRAFTERS[kind](target)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -369,13 +373,12 @@ def test_case_20_a_seed_fixes_the_text_and_leaves_no_trace() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.5])
 def test_same_seed_same_text_speculation_on_or_off(kind: str, temperature: float) -> None:
     target = FakeModel(12, seed=18)
+    drafter = drafter_of(kind, target)
     for seed in range(5):
         options = {"temperature": temperature, "seed": seed, "max_tokens": 30}
         expected = plain(target, **options).token_ids
         for length in LENGTHS:
-            assert (
-                generate(target, drafter_of(kind, target), length, **options).token_ids == expected
-            )
+            assert generate(target, drafter, length, **options).token_ids == expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SOURCES = (
     "src/mapped_file.cpp",
     "src/types.cpp",
 )
-RUNS = 20_000
+RUNS = 5_000
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
