@@ -143,7 +143,7 @@ def test_llamacpp_takes_turns_with_ours(
     llamacpp: ModuleType, model: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_speed(llamacpp, model, programs, "--draft", str(model))
-    assert list(found["modes"]) == ["plain", "draft", "lookup", "auto"]
+    assert list(found["modes"]) == ["plain", "draft", "lookup", "suffix", "auto"]
     assert list(found["peers"]) == [
         *("plain", "draft", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-cache")
     ]
@@ -162,7 +162,7 @@ def test_llamacpp_takes_turns_with_ours(
     assert (cached["drafted"], cached["accepted"], cached["acceptance"]) == (8, 2, 0.25)
     assert "unknown speculative type" in found["unavailable"]["ngram-mod"]["why"]
     assert "draft over llama.cpp ngram-simple" in found["ahead"]
-    assert len(found["ahead"]) == 4 * 6
+    assert len(found["ahead"]) == 5 * 6
     assert found["best_peer"] in found["peers"]
     assert found["peers"]["draft"]["options"][1] == "draft-simple"
     assert found["idle_processors"]["median"] < 1
@@ -359,14 +359,14 @@ def test_openvino_takes_turns_with_ours(
     arguments = ["--target", str(model), "--draft", str(model), "--limit", "2"]
     arguments += ["--max-tokens", "6", "--python", str(tmp_path / "bin/python")]
     found = openvino.main(arguments)
-    assert list(found["modes"]) == ["plain", "draft", "lookup", "auto"]
+    assert list(found["modes"]) == ["plain", "draft", "lookup", "suffix", "auto"]
     assert list(found["peers"]) == ["plain", "lookup"]
     assert found["peers"]["plain"]["tokens_per_second"] == pytest.approx(100)
     assert found["peers"]["lookup"]["load_seconds"] == 1.5
     assert found["peers"]["lookup"]["identical"]
     # What it said, without the folders of this machine.
     assert found["unavailable"]["draft"]["why"] == "RuntimeError: no file model.gguf/openvino.xml"
-    assert len(found["ahead"]) == 4 * 2
+    assert len(found["ahead"]) == 5 * 2
     assert found["openvino"] == {"openvino-genai": "0"}
     assert json.loads(capsys.readouterr().out) == found
 

@@ -21,6 +21,7 @@ from draftproof.drafters import PastOutputs, SuffixDrafter
 from draftproof.drafters.automaton import END, ROOT, Automaton
 from draftproof.drafters.suffix import SuffixProposer, confidence
 from draftproof.errors import InvalidSetting, ModelCorrupt, ModelNotFound, TokenizerMismatch
+from draftproof.planner import draft_cost
 from draftproof.ports import Guided
 from draftproof.rng import Independent, Noise
 from draftproof.sampling import Sampling, Standardiser
@@ -350,6 +351,12 @@ def test_a_store_that_does_not_learn_stays_as_it_is() -> None:
     proposer = SuffixDrafter(store, learn=False).begin((0,), STANDARD)
     assert proposer.draft((1,), 2, STREAM).tokens == (2, 3)
     proposer.close()
+    assert store.outputs == [(1, 2, 3)]
+
+
+def test_measuring_what_drafts_cost_teaches_nothing() -> None:
+    store = store_of([[1, 2, 3]], 6)
+    draft_cost(SuffixDrafter(store), (0, 1, 2), STANDARD)
     assert store.outputs == [(1, 2, 3)]
 
 

@@ -246,11 +246,12 @@ def draft_cost(
     try:
         samples = []
         for attempt in range(repeats + 1):
+            if attempt:  # the last one has no verdict: a drafter that learns would keep its token
+                proposer.observe(Verdict(0, 0, "residual"))  # rejected: the next one starts alike
             stream = Independent(Noise(0), start=0, attempt=attempt)
             start = clock()
             draft = proposer.draft((), tokens, stream)
             seconds = clock() - start
-            proposer.observe(Verdict(0, 0, "residual"))  # rejected: the next one starts alike
             samples.append(seconds / (len(draft) or tokens))
         return tuple(samples[1:])
     finally:
