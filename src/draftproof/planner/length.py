@@ -17,11 +17,11 @@ costs
     that what plain decoding costs is known.
 balance
     What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
-    `RATE` and what it would have cost plainly, every round takes what it did cost, and `CAP` bounds
-    it, so that old gains cannot pay for long losses. A stall of the machine that stands alone
-    counts in part. A length whose worst case (nothing accepted) is more than the balance is not
-    chosen. So speculation can lose `START` plain passes and `RATE` of plain time, and no more, as
-    far as the costs are known.
+    `RATE`, a round with a draft also what its tokens would have cost plainly less what it did cost,
+    one without a draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay
+    for long losses. A stall of the machine that stands alone counts in part. A length whose worst
+    case (nothing accepted) is more than the balance is not chosen. So speculation can lose `START`
+    plain passes and `RATE` of plain time, and no more, as far as the costs are known.
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
@@ -213,7 +213,10 @@ class AutoPolicy:
             spent = self._spent(round, paid)
             self._costs.observe(round, paid)
         plain = self._costs.seconds[0]
-        self._balance += round.emitted * (1 + RATE) - spent / plain
+        if round.drafted:
+            self._balance += round.emitted * (1 + RATE) - spent / plain
+        else:  # plain decoding, whatever it took: only the search for a draft was lost
+            self._balance += round.emitted * RATE - round.draft_seconds / plain
         self._balance = min(self._balance, CAP)
         if judged is None:
             self._plain += 1
