@@ -17,9 +17,9 @@ demo: $(READY)
 	@echo "--- plain"
 	@printf $(DEMO) | $(BIN)/draftproof generate --max-tokens 96 --drafter none -
 
-# In as many processes as there are cores.
+# In as many processes as there are cores. Neighbours stay together: they share models.
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Damaged GGUF files, under AddressSanitizer and UndefinedBehaviorSanitizer.
 fuzz: $(READY)

@@ -8,6 +8,7 @@ annotation names a shape; the hook of `--jaxtyping-packages` is given it in that
 import dataclasses
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -64,5 +65,7 @@ def within_a_scope(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Give the import hook `checked` for its decorator."""
+    """Give the import hook `checked` for its decorator, and let protocols keep their members."""
     jaxtyping.jaxtyped = lambda typechecker: typechecker
+    if sys.version_info < (3, 12):  # which gather them anew for every `isinstance`
+        typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)

@@ -132,6 +132,18 @@ def plain(name: str, prompt: Any = PROMPT, **options: Any) -> Generation:
     return dp.from_transformers(model(name)).generate(prompt, **options)
 
 
+@cache
+def greedy(name: str, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """Plain decoding's first 12 tokens."""
+    return plain(name, prompt, max_tokens=12).token_ids
+
+
+@cache
+def taught_text(logprobs: int | None = None) -> Generation:
+    """What the taught model says by plain decoding."""
+    return text_speculator(None, 0).generate(taught_models.PROMPT, logprobs=logprobs)
+
+
 def speculate(name: str, draft: Any, length: int, prompt: Any = PROMPT, **options: Any) -> Any:
     spec = dp.from_transformers(model(name), draft, draft_length=length)
     return spec.generate(prompt, **options)
@@ -188,9 +200,8 @@ def test_case_02_greedy_output_equals_plain(name: str, kind: str) -> None:
     draft = draft_of(kind, name)
     for length in range(1, 9):
         prompt = PROMPT if length % 2 else (*PROMPT, length, 80 - length)
-        expected = plain(name, prompt, max_tokens=12).token_ids
         result = speculate(name, draft, length, prompt, max_tokens=12)
-        assert result.token_ids == expected
+        assert result.token_ids == greedy(name, prompt)
         assert result.stats.drafted > 0
 
 
@@ -505,7 +516,7 @@ def test_case_15_the_draft_cache_follows_the_output(
 
 @pytest.mark.parametrize("draft", TEXT_DRAFTS)
 def test_case_16_nothing_follows_eos_inside_a_block(draft: str | None) -> None:
-    free = text_speculator(None, 0).generate(taught_models.PROMPT)
+    free = taught_text()
     assert free.text == taught_models.TEXT
     assert free.finish_reason == "eos"
     for position in (7, 12, 20):
@@ -526,7 +537,7 @@ def test_case_16_nothing_follows_eos_inside_a_block(draft: str | None) -> None:
 def test_case_17_stop_strings_end_everything_at_one_place(draft: str | None, stop: str) -> None:
     """Characters of up to four bytes, each a token of its own."""
     expected = taught_models.TEXT[: taught_models.TEXT.index(stop)]
-    free = text_speculator(None, 0).generate(taught_models.PROMPT, logprobs=2)
+    free = taught_text(logprobs=2)
     for length in lengths(draft, 4, 20):
         spec = text_speculator(draft, length)
         stream = spec.stream(taught_models.PROMPT, stop=[stop, "never"], logprobs=2)
@@ -550,7 +561,7 @@ def test_case_17_a_stop_string_that_only_begins_stops_nothing(draft: str | None)
 
 @pytest.mark.parametrize("draft", ["near", "lookup", None])
 def test_case_18_exactly_as_many_tokens_as_asked(draft: str | None) -> None:
-    free = text_speculator(None, 0).generate(taught_models.PROMPT)
+    free = taught_text()
     for length in lengths(draft, 1, 4, 8):
         spec = text_speculator(draft, length)
         for count in range(1, 21):
