@@ -206,19 +206,7 @@ def accepted_bound(target: Conditional, draft: Conditional, gamma: int) -> Real:
         draft: The draft's.
         gamma: Draft length. The work grows as vocabulary^gamma.
     """
-
-    def overlap(prefix: tuple[int, ...], joint_p: Real, joint_q: Real) -> Real:
-        if len(prefix) == gamma:
-            return 0
-        p, q = target(prefix), draft(prefix)
-        total: Real = 0
-        for x in _support(q):
-            joined = (joint_p * p.prob(x), joint_q * q.prob(x))
-            if min(joined) > 0:
-                total += min(joined) + overlap((*prefix, x), *joined)
-        return total
-
-    return overlap((), 1, 1)
+    return _overlap(target, draft, gamma, (), 1, 1)
 
 
 def coupled_acceptance(p: Law, q: Law) -> Real:
@@ -248,6 +236,26 @@ def _survival(alpha: Acceptance) -> Iterator[Real]:
     while True:
         yield kept
         kept *= alpha
+
+
+def _overlap(
+    target: Conditional,
+    draft: Conditional,
+    gamma: int,
+    prefix: tuple[int, ...],
+    joint_p: Real,
+    joint_q: Real,
+) -> Real:
+    """What `accepted_bound` sums behind a prefix, whose joint probabilities are `joint_*`."""
+    if len(prefix) == gamma:
+        return 0
+    p, q = target(prefix), draft(prefix)
+    total: Real = 0
+    for x in _support(q):
+        joined = (joint_p * p.prob(x), joint_q * q.prob(x))
+        if min(joined) > 0:
+            total += min(joined) + _overlap(target, draft, gamma, (*prefix, x), *joined)
+    return total
 
 
 def _support(law: Law) -> list[int]:
