@@ -75,6 +75,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "suffix, own text": SuffixDrafter,
     "suffix, past outputs": lambda: SuffixDrafter(past(), learn=False),
     "mix": lambda: Mix(DraftModel(FakeModel(VOCAB, seed=3), VOCAB), SuffixDrafter()),
+    "mix, crossvocab": lambda: Mix(across(), SuffixDrafter()),
     "crossvocab": across,
     "selfspec": lambda: SelfSpec(Layered(VOCAB), 2),
 }

@@ -33,8 +33,8 @@ from lawcases import prefixes, random_law
 from tokenizers import Tokenizer, decoders, models
 
 from draftproof.backends.cpu.tokenizer import FastTokenizer
-from draftproof.core import Dense, Draft, Law, LogitRow
-from draftproof.drafters import CrossVocab
+from draftproof.core import Dense, Draft, Law, LogitRow, PointMass
+from draftproof.drafters import CrossVocab, Mix, PastOutputs, SuffixDrafter
 from draftproof.rng import Shared
 from draftproof.verify import block, coupled, token
 
@@ -86,6 +86,39 @@ def drafting(g: int) -> Drafting:
     return draft
 
 
+class Turns:
+    """A guide by which a match drafts every other token, from the `first` one on."""
+
+    nodes, branching, stopped = 8, False, ""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.taken = first, 0
+
+    def value(
+        self, source: str, confidence: float | None = None, after: int | None = None
+    ) -> float:
+        turn = self.taken % 2 == self.first
+        return (2.0 if turn else 0.5) if source == "suffix" else 1.0
+
+    def take(self, source: str, confidence: float, after: int | None = None) -> None:
+        self.taken += 1
+
+
+def mixed(g: int, first: int) -> Drafting:
+    """Matches beside it; ab, which the draft does not have, is among what they copy."""
+    past = PastOutputs(3)
+    past.add((0, 1, 2, 2, 0, 2, 1, 1, 0, 0, 2))
+    mix = Mix(crossvocab(), SuffixDrafter(past, learn=False))
+
+    def draft(stream: Any, output: Prefix = (), limit: int = g) -> Draft:
+        if limit < 1:
+            return Draft()
+        proposer = mix.begin(PROMPT, Rational())
+        return proposer.follow(output, min(g, limit), stream, Turns(first))
+
+    return draft
+
+
 def target(seed: int, longest: int) -> dict[Prefix, Law]:
     dice = random.Random(seed)
     return {prefix: random_law(dice, range(3), 3, True) for prefix in prefixes(3, longest)}
@@ -125,6 +158,28 @@ def test_drafts_are_of_common_tokens_or_certain() -> None:
     assert drafts[1].certain
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("g", [1, 2, 3])
+@pytest.mark.parametrize("rule", [token, block, coupled])
+def test_with_matches_in_one_draft_it_is_exact(rule: Rule, g: int, first: int) -> None:
+    laws = target(3, g + 1)
+    stream = SharedStream if rule is coupled else Replay
+    assert output_law(rule, laws, mixed(g, first), g + 1, stream) == target_law(laws, g + 1)
+
+
+def test_matches_and_the_draft_take_turns() -> None:
+    """The draft goes on behind tokens that it does not have, and matches behind its own."""
+    for first in (0, 1):
+        draft = mixed(3, first)(Replay())
+        turns = ["suffix" if at % 2 == first else "fake, crossvocab" for at in range(3)]
+        assert list(draft.sources) == turns
+        assert not draft.certain
+    assert mixed(3, 0)(Replay()).tokens[0] == 2
+    written = mixed(3, 1)(SharedStream())  # until it writes c, which the target does not have
+    assert set(written.sources) == {"suffix", "fake, crossvocab"}
+    assert written.certain
+
+
 # ------------------------------------------------------------------------ wrong
 
 
@@ -144,3 +199,20 @@ def test_a_law_that_was_not_renormalised_is_caught(rule: Rule) -> None:
     laws = target(1, 2)
     assert distance(output_law(rule, laws, unnormalised, 2), target_law(laws, 2)) > 0
     assert distance(output_law(rule, laws, drafting(1), 2), target_law(laws, 2)) == 0
+
+
+def mislabelled(stream: Any) -> Draft:
+    """A match's token under the law that the draft has there."""
+    draft, own = mixed(1, 0)(stream), drafting(1)(Replay())
+    assert draft.tokens == (2,)
+    assert own.laws[0].prob(0) > 0
+    law = Dense(np.array([own.laws[0].prob(x) / 2 for x in (0, 1)] + [Fraction(1, 2)]))
+    return Draft(draft.tokens, (law,))
+
+
+@pytest.mark.parametrize("rule", [token, block])
+def test_a_match_under_the_drafts_law_is_caught(rule: Rule) -> None:
+    laws = target(3, 2)
+    assert distance(output_law(rule, laws, mislabelled, 2), target_law(laws, 2)) > 0
+    assert distance(output_law(rule, laws, mixed(1, 0), 2), target_law(laws, 2)) == 0
+    assert mixed(1, 0)(Replay()).laws == (PointMass(2),)

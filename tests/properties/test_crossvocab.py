@@ -14,8 +14,10 @@ from texts import lines
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from draftproof.backends.cpu.tokenizer import FastTokenizer, GgufTokenizer
-from draftproof.core import Dense, Draft
+from draftproof.core import Dense, Draft, PointMass
 from draftproof.drafters import CrossVocab
+from draftproof.drafters.growth import Growth
+from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import BadLogits, PromptTooLong, TokenizerMismatch, UnsupportedModel
 from draftproof.ports import Guided
 from draftproof.rng import Independent, Noise, Shared
@@ -222,7 +224,7 @@ class Counting:
         return 1.0 if len(self.taken) < self.worth else -1.0
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
-        assert source == "reciter"
+        assert source == "reciter, crossvocab"
         assert 0 < confidence <= 1
         self.taken.append(confidence)
 
@@ -313,8 +315,35 @@ def test_a_guide_is_told_of_every_token(sampling: Sampling) -> None:
         guide = Counting(worth)
         draft = proposer.follow((), 6, independent(), guide)
         assert len(draft) == len(guide.taken) == min(worth, 6)
-        assert draft.sources == ("reciter",) * len(draft)
+        assert draft.sources == ("reciter, crossvocab",) * len(draft)
         assert guide.paid >= 1
+
+
+@every_pair
+@pytest.mark.parametrize("stream_of", [Shared, Independent])
+def test_others_tokens_in_the_draft_are_read(
+    source: str, reader: str, stream_of: type[Shared] | type[Independent]
+) -> None:
+    """The draft goes on behind what another drafter put there."""
+    drafter = pair(source, reader)
+    tokens = KINDS[source]().encode(SAID, special=False)
+    prompt, sampling = tokens[:8], SAMPLED if stream_of is Shared else GREEDY
+    noise = Shared(Noise(1), 0) if stream_of is Shared else independent()
+    right = 0
+    for others in range(1, 17):
+        proposer = drafter.begin(prompt, standard(prompt, sampling))
+        proposer.start(())
+        growth = Growth(())
+        for token in tokens[8 : 8 + others]:
+            growth.extend(token, PointMass(token), "other")
+        whole = not KINDS[source]().decode(tokens[: 8 + others]).endswith("\ufffd")
+        grown = [proposer.grow(growth, noise, UNGUIDED) for _ in range(2)]
+        assert grown == [whole, whole]
+        assert growth.trunk[:others] == list(tokens[8 : 8 + others])
+        right += growth.trunk[: others + 1] == list(tokens[8 : 9 + others])
+        assert set(growth.draft().sources) == {"other", drafter.name} if whole else {"other"}
+        proposer.close()
+    assert right > 8
 
 
 def test_only_the_end_of_the_cache_is_computed_again() -> None:

@@ -28,7 +28,7 @@ from draftproof.ports import Guide, Model, Standardise, Tokenizer
 from draftproof.rng import Chooser, Shared
 from draftproof.text import Retokenizer, Spelling, common_tokens, continuation
 
-PATIENCE = 2  # draft tokens that may be spent on each of the target's, where strings are drafted
+PATIENCE = 4  # draft tokens that may be spent on one of the target's: a character has four bytes
 
 
 class CrossVocab:
@@ -64,8 +64,8 @@ class CrossVocab:
 
     @property
     def name(self) -> str:
-        """The model's name."""
-        return self.model.name
+        """The model's name, and that it drafts across tokenizers."""
+        return f"{self.model.name}, crossvocab"
 
     def begin(self, prompt: Prompt, standardise: Standardise) -> CrossProposer:
         """Put the prompt into the draft's tokens; the first draft scores them.
@@ -76,7 +76,7 @@ class CrossVocab:
         """
         if not isinstance(prompt, tuple):
             raise UnsupportedModel(
-                f"{self.name} drafts for another tokenizer, and the prompt is sound",
+                f"{self.model.name} drafts for another tokenizer, and the prompt is sound",
                 why="it reads the prompt as text, in its own tokens",
                 remedy="draft without a model: --drafter lookup",
             )
@@ -103,7 +103,6 @@ class CrossProposer:
         self._drafter = drafter
         self._standardise = law
         self._greedy = drafter.greedy(law)
-        self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
         special = drafter.target.special
         self._reading = Retokenizer(
             drafter.target,
@@ -113,6 +112,8 @@ class CrossProposer:
         self._reading.extend(prompt)
         self._before = prompt
         self._cache = Cache(drafter.model, self._reading.ids)
+        self._way: Drawing | Writing | None = None  # how this draft is made
+        self._depth = 0  # of the trunk, when it last grew
 
     @property
     def length(self) -> int:
@@ -137,12 +138,30 @@ class CrossProposer:
 
     def follow(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
         """As `draft`, while `guide` finds another token worth its pass."""
+        self.start(output)
+        growth = Growth(output)
+        while growth.depth < limit and self.grow(growth, stream, guide):
+            pass
+        return growth.draft()
+
+    def start(self, output: Sequence[int]) -> None:
+        """Begin a draft behind `output`."""
         self._reading.extend(output[self._reading.read - len(self._before) :])
-        if not self._reading.ids or not self._reading.whole:
-            return Draft()
-        if self._greedy or isinstance(stream, Shared):
-            return self._strings([*self._before, *output], limit, guide)
-        return self._tokens(output, limit, stream, guide)
+        self._way = None
+
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+        """Draft the trunk's next token where `guide` values one.
+
+        The trunk may hold others' tokens: then the draft reads its text anew.
+
+        Returns:
+            Whether the trunk has grown.
+        """
+        if self._way is None or growth.depth != self._depth:
+            self._way = self._resume(growth, stream)
+        grown = self._way is not None and self._way.grow(growth, stream, guide)
+        self._depth = growth.depth
+        return grown
 
     def observe(self, verdict: Verdict) -> None:
         """Nothing to learn: the cache follows the text."""
@@ -151,104 +170,133 @@ class CrossProposer:
         """Free the cache."""
         self._cache.close()
 
-    def _tokens(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
-        """Draw from the draft's law over the common tokens."""
-        drafter, name = self._drafter, self._drafter.name
-        growth, read = Growth(output), list(self._reading.ids)
-        while growth.depth < limit and guide.value(name) > 0:
-            row = self._cache.row(read)
-            if row is None:
-                break
-            confidence = top_probability(row, name, len(read) - 1)
-            self._wide[drafter.common] = row[drafter.columns]
-            try:
-                law = self._standardise.law(self._wide, growth.context)
-            except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
-                break
-            token = stream.draft(growth.depth, law)
-            guide.take(name, confidence)
-            growth.extend(token, law, name)
-            read.append(drafter.to_draft[token])
-            if read[-1] in drafter.model.eos:
-                break
-        return growth.draft()
-
-    def _strings(self, before: Sequence[int], limit: int, guide: Guide) -> Draft:
-        """Let the draft write, and cut what it wrote into the target's tokens.
-
-        A token that a pass of the draft adds is as sure as that pass. The last token of all may be
-        the beginning of a longer one; it was paid for, so it stays.
-        """
-        name = self._drafter.name
-        written = Writing(self._drafter, before, self._reading.ids)
-        taken = passes = 0
-        while taken < limit and passes < PATIENCE * limit and guide.value(name) > 0:
-            if written.ended or not written.go_on(self._cache, taken):
-                break
-            passes += 1
-            for more in range(min(len(written.tokens), limit) - taken):
-                if more and guide.value(name, written.sure) <= 0:
-                    return written.draft(taken)
-                guide.take(name, written.sure)
-                taken += 1
-        return written.draft(taken)
+    def _resume(self, growth: Growth, stream: Chooser) -> Drawing | Writing | None:
+        """Draft behind the trunk; None where there is no text, or it ends within a character."""
+        reading = self._reading
+        if growth.depth:
+            reading = reading.fork()
+            reading.extend(growth.trunk)
+        if not reading.ids or not reading.whole:
+            return None
+        if self._greedy or isinstance(stream, Shared):
+            before = [*self._before, *growth.context]
+            return Writing(self._drafter, self._cache, reading.ids, before)
+        return Drawing(self._drafter, self._cache, reading.ids, self._standardise)
 
 
-class Writing:
-    """What the draft writes in one round.
+class Drawing:
+    """Draws from the draft's law over the common tokens.
 
     Args:
         drafter: Whose it is.
-        before: The target's tokens so far.
-        read: The draft's.
+        cache: The draft's.
+        read: Its tokens so far.
+        standardise: As in `Drafter.begin`.
     """
 
-    def __init__(self, drafter: CrossVocab, before: Sequence[int], read: Sequence[int]) -> None:
-        self._drafter, self._before = drafter, before
+    def __init__(
+        self, drafter: CrossVocab, cache: Cache, read: Sequence[int], standardise: Standardise
+    ) -> None:
+        self._drafter, self._cache, self._standardise = drafter, cache, standardise
         self._read = list(read)
-        self._written = b""
-        self.tokens: tuple[int, ...] = ()  # the target's
-        self.sure = 0.0  # the draft's largest probability in the last pass
-        self.ended = False
+        self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
+        self._ended = False
 
-    def go_on(self, cache: Cache, least: int) -> bool:
-        """Write one more token.
-
-        Args:
-            cache: The draft's.
-            least: How many of the target's tokens there must be.
-
-        Returns:
-            False where the draft has no more context, or where there would be fewer tokens.
-        """
-        drafter = self._drafter
-        row = cache.row(self._read)
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+        """As in `CrossProposer`."""
+        drafter, name = self._drafter, self._drafter.name
+        if self._ended or guide.value(name, after=growth.end) <= 0:
+            return False
+        row = self._cache.row(self._read)
         if row is None:
             return False
-        self.sure = top_probability(row, drafter.name, len(self._read) - 1)
+        confidence = top_probability(row, drafter.model.name, len(self._read) - 1)
+        self._wide[drafter.common] = row[drafter.columns]
+        try:
+            law = self._standardise.law(self._wide, growth.context)
+        except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
+            return False
+        token = stream.draft(growth.depth, law)
+        guide.take(name, confidence, after=growth.end)
+        growth.extend(token, law, name)
+        self._read.append(drafter.to_draft[token])
+        self._ended = self._read[-1] in drafter.model.eos
+        return True
+
+
+class Writing:
+    """Lets the draft write, and cuts what it has written into the target's tokens.
+
+    More text may cut a token anew that was drafted before. The last token of all may be the
+    beginning of a longer one; it was paid for, so it stays.
+
+    Args:
+        drafter: Whose it is.
+        cache: The draft's.
+        read: Its tokens so far.
+        before: The target's tokens so far.
+    """
+
+    def __init__(
+        self, drafter: CrossVocab, cache: Cache, read: Sequence[int], before: Sequence[int]
+    ) -> None:
+        self._drafter, self._cache, self._before = drafter, cache, before
+        self._read = list(read)
+        self._written = b""
+        self._tokens: tuple[int, ...] = ()  # the target's
+        self._taken = 0  # of these, in the draft
+        self._sure = 0.0  # the draft's largest probability in the last pass
+        self._ended = False
+
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+        """As in `CrossProposer`. A token that a pass adds is as sure as that pass."""
+        name, written = self._drafter.name, self._taken < len(self._tokens)
+        if guide.value(name, self._sure if written else None, after=growth.end) <= 0:
+            return False
+        if not written:
+            written = self._write()
+            growth.respell(self._tokens[: self._taken])
+        if not written:
+            return False
+        token = self._tokens[self._taken]
+        self._taken += 1
+        guide.take(name, self._sure, after=growth.end)
+        growth.extend(token, PointMass(token), name)
+        return True
+
+    def _write(self) -> bool:
+        """Write until there is another of the target's tokens; False where none comes."""
+        for _ in range(PATIENCE):
+            if self._ended or not self._go_on():
+                return False
+            if len(self._tokens) > self._taken:
+                return True
+        return False
+
+    def _go_on(self) -> bool:
+        """Write one token; False where the draft has no more context, or the text cannot be cut."""
+        drafter = self._drafter
+        row = self._cache.row(self._read)
+        if row is None:
+            return False
+        self._sure = top_probability(row, drafter.model.name, len(self._read) - 1)
         own = int(np.argmax(row))
         self._read.append(own)
         if own in drafter.draft.bytes:
             self._written += drafter.draft.bytes[own]
-            return self._cut(least)
-        self.ended = True
+            return self._cut()
+        self._ended = True
         if own in drafter.to_target:  # a special token of both
-            self.tokens = (*self.tokens, drafter.to_target[own])
+            self._tokens = (*self._tokens, drafter.to_target[own])
         return True
 
-    def draft(self, count: int) -> Draft:
-        """The first `count` tokens."""
-        tokens = self.tokens[:count]
-        laws = tuple(PointMass(token) for token in tokens)
-        return Draft(tokens, laws, sources=(self._drafter.name,) * count)
-
-    def _cut(self, least: int) -> bool:
-        """Cut the text, as far as it is whole characters, into the target's tokens."""
+    def _cut(self) -> bool:
+        """Cut the text, as far as it is whole characters; False where that takes tokens away."""
         text = self._written.decode(errors="ignore")
         tokens = continuation(self._drafter.target, self._before, text)
         rows = self._drafter.vocab_size
         usable = next((at for at, token in enumerate(tokens) if token >= rows), len(tokens))
-        if usable < least:
+        if usable < self._taken:
             return False
-        self.tokens = tokens[:usable]
+        self._tokens = tokens[:usable]
         return True

@@ -38,6 +38,13 @@ class Growth:
         self.context.append(token)
         self.depth += 1
 
+    def respell(self, tokens: Sequence[int]) -> None:
+        """Other certain choices in the place of the trunk's last ones, which have no leaves."""
+        first = len(self._tokens) - len(tokens)
+        self._tokens[first:] = tokens
+        self._laws[first:] = map(PointMass, tokens)
+        self.context[len(self.context) - len(tokens) :] = tokens
+
     def leaf(self, token: int, after: int, source: str) -> None:
         """A certain choice beside the trunk."""
         self._add(token, PointMass(token), after, source)

@@ -12,14 +12,38 @@ answer; each token's law is its own drafter's, so any rule stays exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from draftproof.core import Draft, PointMass, Prompt, Verdict
 from draftproof.drafters.growth import Growth
-from draftproof.drafters.model import DraftModel, ModelProposer
 from draftproof.drafters.suffix import SuffixDrafter, SuffixProposer
 from draftproof.drafters.unguided import UNGUIDED
-from draftproof.ports import Guide, Model, Standardise
+from draftproof.ports import Drafter, Guide, Model, Reading, Standardise
 from draftproof.rng import Chooser
+
+
+class Growing(Reading, Protocol):
+    """A proposer that drafts a token at a time, wherever the draft has got to."""
+
+    def start(self, output: Sequence[int]) -> None:
+        """Begin a draft behind `output`."""
+        ...
+
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+        """Extend the trunk by a token where `guide` values one.
+
+        Returns:
+            Whether the trunk has grown.
+        """
+        ...
+
+
+class Costly(Drafter, Protocol):
+    """A drafter that is paid for: by a model, whatever its tokenizer."""
+
+    def begin(self, prompt: Prompt, standardise: Standardise) -> Growing:
+        """As in `ports.Drafter`."""
+        ...
 
 
 class Mix:
@@ -32,7 +56,7 @@ class Mix:
 
     name = "mix"
 
-    def __init__(self, model: DraftModel, suffix: SuffixDrafter) -> None:
+    def __init__(self, model: Costly, suffix: SuffixDrafter) -> None:
         self.costly = model
         self.suffix = suffix
 
@@ -55,7 +79,7 @@ class Mix:
 class MixProposer:
     """One request's two proposers."""
 
-    def __init__(self, drafter: Mix, model: ModelProposer, suffix: SuffixProposer) -> None:
+    def __init__(self, drafter: Mix, model: Growing, suffix: SuffixProposer) -> None:
         self._drafter = drafter
         self._model = model
         self._suffix = suffix

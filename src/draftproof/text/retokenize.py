@@ -7,6 +7,7 @@ ones where both have a boundary: tokens further back do not depend on what follo
 from __future__ import annotations
 
 import codecs
+import copy
 from collections.abc import Mapping, Sequence
 
 from draftproof.text.spelling import Spelling
@@ -43,6 +44,14 @@ class Retokenizer:
     def whole(self) -> bool:
         """Whether the text ends with a whole character: the bytes of a part are held back."""
         return not self._decoder.getstate()[0]
+
+    def fork(self) -> Retokenizer:
+        """Another that has read the same text, to read on alone."""
+        fork = copy.copy(self)
+        fork._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        fork._decoder.setstate(self._decoder.getstate())
+        fork.ids, fork._ends = list(self.ids), list(self._ends)
+        return fork
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Read on."""
