@@ -64,10 +64,10 @@ struct Quantised {
       : quants(rows * cols),
         scales(rows * cols / GROUP),
         scaled_sums(rows * cols / GROUP),
-        sums(rows * cols / 16) {
+        sums(rows * cols / 8) {
     for (int64_t row = 0; row < rows; row++) {
       kernels.quantize(x + row * cols, cols, &quants[row * cols], &scales[row * cols / GROUP],
-                       &scaled_sums[row * cols / GROUP], &sums[row * cols / 16]);
+                       &scaled_sums[row * cols / GROUP], &sums[row * cols / 8]);
     }
   }
 };
@@ -157,13 +157,13 @@ nb::tuple quantize(const std::string& name, const In<float, 1>& x) {
   auto quants = zeros<int8_t>(n);
   auto scales = zeros<float>(n / GROUP);
   auto scaled_sums = zeros<float>(n / GROUP);
-  auto sums = zeros<int16_t>(n / 16);
+  auto sums = zeros<int16_t>(n / 8);
   kernels_called(name).quantize(x.data(), n, quants.get(), scales.get(), scaled_sums.get(),
                                 sums.get());
   const size_t groups = static_cast<size_t>(n / GROUP);
   return nb::make_tuple(array(std::move(quants), {x.shape(0)}), array(std::move(scales), {groups}),
                         array(std::move(scaled_sums), {groups}),
-                        array(std::move(sums), {2 * groups}));
+                        array(std::move(sums), {2 * groups, 2}));
 }
 
 nb::ndarray<nb::numpy, float> rms_norm(const std::string& name, const In<float, 1>& x,

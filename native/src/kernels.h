@@ -25,7 +25,8 @@ struct Activations {
   const int8_t* quants = nullptr;      // [rows][cols], in -127..127
   const float* scales = nullptr;       // [rows][cols / 32]
   const float* scaled_sums = nullptr;  // [rows][cols / 32]: scale times the sum of the group's quants
-  const int16_t* sums = nullptr;       // [rows][cols / 16]: sums of 16 quants
+  const int16_t* sums = nullptr;       // [rows][cols / 16][2]: of 16 quants, those at columns 0 and 1
+                                       // of each four, and those at 2 and 3
 };
 
 /// out[row * stride + i] = dot(weights row i, activations row), for the output rows of panels

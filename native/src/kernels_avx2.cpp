@@ -3,11 +3,15 @@
 // Quantised matrices: a group of a panel, 16 output rows x 32 columns, is expanded to bytes in two
 // halves of 8 output rows. Four rows of activations are multiplied at a time: a word of four
 // columns is broadcast once for both halves, and the 16-bit sums of four rows stay in registers.
-// Such a sum cannot overflow: a vector adds two products of at most 15, 31 or 63 times 127 to it,
-// and 8, 4 or 2 vectors are added up before sums are widened (30480, 31496, 32004).
+// Such a sum cannot overflow: a vector adds two products of at most 15 or 31 times 127 to it, and 8
+// or 4 vectors are added up before sums are widened (30480, 31496).
+//
+// Where a format subtracts an offset from its values, the sum may wrap around, for without the
+// offset's part it fits again: 8 vectors of values from -16 on or 4 of values from -32 on give 32512
+// at most.
 //
 // Q6_K: its sums are widened by multiplying them by the scale of their 16 columns, so a group's dot
-// products, scaled, stay integers; they are below 2^26.
+// products, scaled, stay integers; they are below 2^24.
 #include "kernels.h"
 
 #if defined(__AVX2__) && (defined(_MSC_VER) || (defined(__FMA__) && defined(__F16C__)))
@@ -75,9 +79,9 @@ constexpr bool has_minimum(Type t) {
   return t == Type::Q4_1 || t == Type::Q5_1 || t == Type::Q4_K || t == Type::Q5_K;
 }
 
-// What is subtracted from the unsigned value.
-constexpr int offset_of(Type t) {
-  return t == Type::Q4_0 ? 8 : t == Type::Q5_0 ? 16 : t == Type::Q6_K ? 32 : 0;
+// What is subtracted from the unsigned value, as a power of two; -1 where nothing is.
+constexpr int offset_bits_of(Type t) {
+  return t == Type::Q4_0 ? 3 : t == Type::Q5_0 ? 4 : t == Type::Q6_K ? 5 : -1;
 }
 
 constexpr int64_t group_bytes_of(Type t) { return 64 * bits_of(t); }
@@ -130,20 +134,26 @@ template <Type T>
 struct Scales {
   __m256 scale[2];
   __m256 minimum[2];
+  __m256 block_scale[2];  // their parts that a block of the format has in common
+  __m256 block_minimum[2];
   __m256i subscale[2][2];  // Q6_K: for 16 columns each, a row's scale twice as int16
-  __m256i correction[2];   // Q6_K: both scales times -32
 };
 
 INLINE __m128i load64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
 
+// Those of group g; `to` holds those of the group before it.
 template <Type T>
 INLINE void load_scales(const uint8_t* panel, const Layout& layout, int64_t g, Scales<T>& to) {
   constexpr int64_t scale_bytes = has_minimum(T) ? 64 : 32;
   const uint8_t* scales = panel + layout.scales + (is_k(T) ? g / 8 : g) * scale_bytes;
   const uint8_t* subscales = panel + layout.subscales + 32 * g;
   UNROLL for (int h = 0; h < 2; ++h) {
-    to.scale[h] = halves(scales + 16 * h);
-    if constexpr (has_minimum(T)) to.minimum[h] = halves(scales + 32 + 16 * h);
+    if (!is_k(T) || g % 8 == 0) {
+      to.block_scale[h] = halves(scales + 16 * h);
+      if constexpr (has_minimum(T)) to.block_minimum[h] = halves(scales + 32 + 16 * h);
+    }
+    to.scale[h] = to.block_scale[h];
+    if constexpr (has_minimum(T)) to.minimum[h] = to.block_minimum[h];
     if constexpr (T == Type::Q4_K || T == Type::Q5_K) {
       const __m256i scale = _mm256_cvtepu8_epi32(load64(subscales + 8 * h));
       const __m256i minimum = _mm256_cvtepu8_epi32(load64(subscales + 16 + 8 * h));
@@ -155,8 +165,6 @@ INLINE void load_scales(const uint8_t* panel, const Layout& layout, int64_t g, S
       const __m128i second = load64(subscales + 16 + 8 * h);
       to.subscale[0][h] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, first));
       to.subscale[1][h] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(second, second));
-      const __m256i both = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
-      to.correction[h] = _mm256_mullo_epi16(both, _mm256_set1_epi16(-offset_of(T)));
     }
   }
 }
@@ -180,13 +188,50 @@ INLINE void pairs(const Values& values, const int8_t* x, int64_t stride, __m256i
   }
 }
 
+// The same less the offset's part, for 16 or 32 columns.
+template <Type T, int BEGIN, int END, int ROWS, class Values>
+INLINE void centred_pairs(const Values& values, const int8_t* x, int64_t stride,
+                          const int16_t* x_sums, __m256i (*sums)[2]) {
+  pairs<BEGIN, END, ROWS>(values, x, stride, sums);
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    const int16_t* of_x = x_sums + r * (stride / 8) + BEGIN / 2;
+    __m256i offset = broadcast32(of_x);
+    if constexpr (END - BEGIN == 8) offset = _mm256_add_epi16(offset, broadcast32(of_x + 2));
+    offset = _mm256_slli_epi16(offset, offset_bits_of(T));
+    sums[r][0] = _mm256_sub_epi16(sums[r][0], offset);
+    sums[r][1] = _mm256_sub_epi16(sums[r][1], offset);
+  }
+}
+
+// 16-bit sums times a factor for each half, added up in pairs.
+template <int ROWS>
+INLINE void scale_all(__m256i (*sums)[2], const __m256i* factors) {
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    sums[r][0] = _mm256_madd_epi16(sums[r][0], factors[0]);
+    sums[r][1] = _mm256_madd_epi16(sums[r][1], factors[1]);
+  }
+}
+
+template <int ROWS>
+INLINE void widen_all(__m256i (*sums)[2]) {
+  const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
+  scale_all<ROWS>(sums, ones);
+}
+
+template <int ROWS>
+INLINE void add_all(__m256i (*sums)[2], const __m256i (*more)[2]) {
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    sums[r][0] = _mm256_add_epi32(sums[r][0], more[r][0]);
+    sums[r][1] = _mm256_add_epi32(sums[r][1], more[r][1]);
+  }
+}
+
 // The integer dot products of a group's output rows with 32 columns of ROWS rows; for Q6_K those of
 // 16 columns times their scale, added up.
 template <Type T, int ROWS, class Values>
 INLINE void dots(const Values& values, const Scales<T>& w, const int8_t* x, int64_t stride,
                  const int16_t* x_sums, __m256i (*out)[2]) {
   constexpr int bits = bits_of(T);
-  const int64_t sums_stride = stride / 16;
   if constexpr (bits == 8) {
     UNROLL for (int r = 0; r < ROWS; ++r) out[r][0] = out[r][1] = _mm256_setzero_si256();
     UNROLL for (int j = 0; j < 8; ++j) {
@@ -202,49 +247,28 @@ INLINE void dots(const Values& values, const Scales<T>& w, const int8_t* x, int6
         KEEP(out[r][1]);
       }
     }
-  } else if constexpr (bits == 6) {
+  } else if constexpr (T == Type::Q6_K) {
+    __m256i more[ROWS][2];
+    centred_pairs<T, 0, 4, ROWS>(values, x, stride, x_sums, out);
+    scale_all<ROWS>(out, w.subscale[0]);
     UNROLL for (int r = 0; r < ROWS; ++r) {
-      const __m256i both = broadcast32(x_sums + r * sums_stride);
-      out[r][0] = _mm256_madd_epi16(both, w.correction[0]);
-      out[r][1] = _mm256_madd_epi16(both, w.correction[1]);
+      KEEP(out[r][0]);
+      KEEP(out[r][1]);
     }
-    UNROLL for (int j = 0; j < 8; j += 2) {
-      const __m256i a0 = values(j, 0), a1 = values(j + 1, 0);
-      const __m256i b0 = values(j, 1), b1 = values(j + 1, 1);
-      UNROLL for (int r = 0; r < ROWS; ++r) {
-        const __m256i four = broadcast32(x + r * stride + 4 * j);
-        const __m256i next = broadcast32(x + r * stride + 4 * j + 4);
-        const __m256i a =
-            _mm256_add_epi16(_mm256_maddubs_epi16(a0, four), _mm256_maddubs_epi16(a1, next));
-        const __m256i b =
-            _mm256_add_epi16(_mm256_maddubs_epi16(b0, four), _mm256_maddubs_epi16(b1, next));
-        out[r][0] = _mm256_add_epi32(out[r][0], _mm256_madd_epi16(a, w.subscale[j / 4][0]));
-        out[r][1] = _mm256_add_epi32(out[r][1], _mm256_madd_epi16(b, w.subscale[j / 4][1]));
-        KEEP(out[r][0]);
-        KEEP(out[r][1]);
-      }
-    }
+    centred_pairs<T, 4, 8, ROWS>(values, x, stride, x_sums, more);
+    scale_all<ROWS>(more, w.subscale[1]);
+    add_all<ROWS>(out, more);
+  } else if constexpr (offset_bits_of(T) >= 0) {
+    centred_pairs<T, 0, 8, ROWS>(values, x, stride, x_sums, out);
+    widen_all<ROWS>(out);
   } else {
     pairs<0, bits == 5 ? 4 : 8, ROWS>(values, x, stride, out);
-    UNROLL for (int r = 0; r < ROWS; ++r) {
-      out[r][0] = widen(out[r][0]);
-      out[r][1] = widen(out[r][1]);
-    }
+    widen_all<ROWS>(out);
     if constexpr (bits == 5) {
       __m256i more[ROWS][2];
       pairs<4, 8, ROWS>(values, x, stride, more);
-      UNROLL for (int r = 0; r < ROWS; ++r) {
-        out[r][0] = _mm256_add_epi32(out[r][0], widen(more[r][0]));
-        out[r][1] = _mm256_add_epi32(out[r][1], widen(more[r][1]));
-      }
-    }
-    if constexpr (offset_of(T) != 0) {
-      UNROLL for (int r = 0; r < ROWS; ++r) {
-        const __m256i offset = _mm256_set1_epi16(-offset_of(T));
-        const __m256i less = _mm256_madd_epi16(broadcast32(x_sums + r * sums_stride), offset);
-        out[r][0] = _mm256_add_epi32(out[r][0], less);
-        out[r][1] = _mm256_add_epi32(out[r][1], less);
-      }
+      widen_all<ROWS>(more);
+      add_all<ROWS>(out, more);
     }
   }
 }
@@ -261,14 +285,14 @@ struct Columns {
       : quants(x.quants + row * x.cols + g * GROUP),
         scales(x.scales + row * (x.cols / GROUP) + g),
         scaled_sums(x.scaled_sums + row * (x.cols / GROUP) + g),
-        sums(x.sums + row * (x.cols / 16) + 2 * g),
+        sums(x.sums + row * (x.cols / 8) + 4 * g),
         cols(x.cols) {}
 
   INLINE_MEMBER void skip(int64_t rows) {
     quants += rows * cols;
     scales += rows * (cols / GROUP);
     scaled_sums += rows * (cols / GROUP);
-    sums += rows * (cols / 16);
+    sums += rows * (cols / 8);
   }
 };
 
@@ -304,12 +328,12 @@ void tile(const Packed& weights, const uint8_t* panel, const Activations& x, int
           int64_t blocks, bool fetch, float (*sums)[PANEL]) {
   constexpr int64_t step = group_bytes_of(T) + 64;  // with each group some of the scales
   memset(sums, 0, static_cast<size_t>(FIRST + 4 * blocks) * sizeof sums[0]);
+  Scales<T> w = {};
   for (int64_t g = 0; g < x.cols / GROUP; ++g) {
     if (fetch) {
       const char* ahead = reinterpret_cast<const char*>(panel) + g * step + kAhead;
       UNROLL for (int64_t i = 0; i < step; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
     }
-    Scales<T> w;
     load_scales<T>(panel, weights.layout, g, w);
     const uint8_t* group = panel + g * group_bytes_of(T);
     Columns at(x, row, g);
@@ -467,13 +491,6 @@ INLINE void store_some(float* p, int64_t n, __m256 v) {
 
 // ---- Rows --------------------------------------------------------------------------------------
 
-// The 16-bit sums of 16 bytes: the two halves of 32 bytes.
-INLINE __m256i sums_of_quants(__m256i bytes) {
-  const __m256i fours = widen(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes));
-  const __m256i twos = _mm256_hadd_epi32(fours, fours);
-  return _mm256_hadd_epi32(twos, twos);
-}
-
 void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float* scaled_sums,
               int16_t* sums) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -495,7 +512,7 @@ void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float
       memset(quants + g * GROUP, 0, GROUP);
       scales[g] = scale;
       scaled_sums[g] = 0.0f * scale;
-      sums[2 * g] = sums[2 * g + 1] = 0;
+      memset(sums + 4 * g, 0, 4 * sizeof *sums);
       continue;
     }
     __m256i whole[4];
@@ -511,13 +528,18 @@ void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i bytes = _mm256_permutevar8x32_epi32(packed, order);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(quants + g * GROUP), bytes);
-    const __m256i both = sums_of_quants(bytes);
-    const int first = _mm256_extract_epi32(both, 0);
-    const int second = _mm256_extract_epi32(both, 4);
+    // Sums of two bytes; then every 32 bits of a half hold both sums of its 16.
+    __m256i twos = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    twos = _mm256_add_epi16(twos, _mm256_shuffle_epi32(twos, 0x4e));
+    twos = _mm256_add_epi16(twos, _mm256_shuffle_epi32(twos, 0xb1));
+    const int32_t of_first = _mm256_extract_epi32(twos, 0);
+    const int32_t of_second = _mm256_extract_epi32(twos, 4);
+    memcpy(sums + 4 * g, &of_first, sizeof of_first);
+    memcpy(sums + 4 * g + 2, &of_second, sizeof of_second);
+    const __m256i sixteens = widen(twos);
+    const int total = _mm256_extract_epi32(sixteens, 0) + _mm256_extract_epi32(sixteens, 4);
     scales[g] = scale;
-    scaled_sums[g] = scale * static_cast<float>(first + second);
-    sums[2 * g] = static_cast<int16_t>(first);
-    sums[2 * g + 1] = static_cast<int16_t>(second);
+    scaled_sums[g] = scale * static_cast<float>(total);
   }
 }
 

@@ -219,8 +219,9 @@ INLINE void fill_tile(const Activations& x, int64_t row, uint8_t* tile) {
       if constexpr (has_minimum(T)) {
         memcpy(scales + 4 * (M + m), x.scaled_sums + at, 4);
       } else {
-        const int32_t first = -zero_of(T) * x.sums[2 * at];
-        const int32_t second = -zero_of(T) * x.sums[2 * at + 1];
+        const int16_t* of_x = x.sums + 4 * at;
+        const int32_t first = -zero_of(T) * (of_x[0] + of_x[1]);
+        const int32_t second = -zero_of(T) * (of_x[2] + of_x[3]);
         const int32_t start = has_two_scales(T) ? first : first + second;
         memcpy(scales + 4 * (M + m), &start, 4);
         if constexpr (has_two_scales(T)) memcpy(scales + 4 * (2 * M + m), &second, 4);
@@ -462,7 +463,6 @@ INLINE int32_t maximum_of_ints(__m512i v) {
 void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float* scaled_sums,
               int16_t* sums) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
   for (int64_t g = 0; g < cols / GROUP; ++g) {
     const __m512 low = _mm512_loadu_ps(x + g * GROUP);
     const __m512 high = _mm512_loadu_ps(x + g * GROUP + 16);
@@ -478,7 +478,7 @@ void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float
       if (largest >= 0x7f800000) memcpy(&scales[g], &nan, sizeof nan);
       scaled_sums[g] = scales[g];
       memset(quants + g * GROUP, 0, GROUP);
-      sums[2 * g] = sums[2 * g + 1] = 0;
+      memset(sums + 4 * g, 0, 4 * sizeof *sums);
       continue;
     }
     const __m512 inverse = _mm512_set1_ps(127.0f / maximum);
@@ -486,15 +486,18 @@ void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float
     const __m128i second = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, inverse)));
     const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(quants + g * GROUP), all);
-    // Sums of 8 unsigned bytes each; 128 was added to every byte.
-    const __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(all, flip), _mm256_setzero_si256());
-    const __m256i sixteens = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4e));
-    const int low_sum = _mm_cvtsi128_si32(_mm256_castsi256_si128(sixteens)) - 16 * 128;
-    const int high_sum = _mm_cvtsi128_si32(_mm256_extracti128_si256(sixteens, 1)) - 16 * 128;
+    // Sums of two bytes; then every 32 bits of a half hold both sums of its 16.
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
+    pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
+    pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0xb1));
+    const int32_t of_first = _mm256_extract_epi32(pairs, 0);
+    const int32_t of_second = _mm256_extract_epi32(pairs, 4);
+    memcpy(sums + 4 * g, &of_first, sizeof of_first);
+    memcpy(sums + 4 * g + 2, &of_second, sizeof of_second);
+    const __m256i whole = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    const int total = _mm256_extract_epi32(whole, 0) + _mm256_extract_epi32(whole, 4);
     scales[g] = maximum / 127.0f;
-    scaled_sums[g] = scales[g] * static_cast<float>(low_sum + high_sum);
-    sums[2 * g] = static_cast<int16_t>(low_sum);
-    sums[2 * g + 1] = static_cast<int16_t>(high_sum);
+    scaled_sums[g] = scales[g] * static_cast<float>(total);
   }
 }
 

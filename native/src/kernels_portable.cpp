@@ -242,18 +242,21 @@ void quantize(const float* x, int64_t cols, int8_t* quants, float* scales, float
     const bool finite = largest < 0x7f800000u;
     const bool some = finite && maximum >= kSmallestMaximum;
     const float inverse = some ? 127.0f / maximum : 0.0f;
-    int total[2] = {};
+    int total[2][2] = {};
     for (int64_t i = 0; i < GROUP; i++) {
       const float value = some ? values[i] * inverse : 0.0f;
       const int quant = static_cast<int>((value + kRounder) - kRounder);
       quants[g * GROUP + i] = static_cast<int8_t>(quant);
-      total[i / 16] += quant;
+      total[i / 16][i % 4 / 2] += quant;
     }
     scales[g] = some ? maximum / 127.0f
                      : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
-    scaled_sums[g] = scales[g] * static_cast<float>(total[0] + total[1]);
-    sums[2 * g] = static_cast<int16_t>(total[0]);
-    sums[2 * g + 1] = static_cast<int16_t>(total[1]);
+    int all = 0;
+    for (int i = 0; i < 4; i++) {
+      sums[4 * g + i] = static_cast<int16_t>(total[i / 2][i % 2]);
+      all += total[i / 2][i % 2];
+    }
+    scaled_sums[g] = scales[g] * static_cast<float>(all);
   }
 }
 

@@ -295,7 +295,7 @@ void Pass::quantize_row(const float* values, int64_t row, int64_t cols, int64_t 
   const int64_t groups = row * (cols / GROUP) + begin / GROUP;
   kernels_.quantize(values + begin, end - begin, q.quants.data() + row * cols + begin,
                     q.scales.data() + groups, q.scaled_sums.data() + groups,
-                    q.sums.data() + row * (cols / 16) + begin / 16);
+                    q.sums.data() + row * (cols / 8) + begin / 8);
 }
 
 struct Pass::Share {

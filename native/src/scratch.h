@@ -22,7 +22,7 @@ struct QuantizedRows {
     grow(quants, rows * cols);
     grow(scales, rows * (cols / GROUP + 1));
     grow(scaled_sums, rows * (cols / GROUP + 1));
-    grow(sums, rows * (cols / 16 + 1));
+    grow(sums, rows * (cols / 8 + 4));
   }
 };
 

@@ -84,7 +84,7 @@ std::vector<Packed> random_model(const std::string& mix) {
 struct Rows {
   Rows(const Kernels& kernels, int64_t rows)
       : quants(rows * kInner), scales(rows * kInner / 32), scaled_sums(scales.size()),
-        sums(rows * kInner / 16), out(rows * kVocabulary) {
+        sums(rows * kInner / 8), out(rows * kVocabulary) {
     std::mt19937 random(2);
     std::normal_distribution<float> normal;
     std::vector<float> x(kInner);
@@ -92,7 +92,7 @@ struct Rows {
       for (float& value : x) value = normal(random);
       const int64_t groups = r * kInner / 32;
       kernels.quantize(x.data(), kInner, &quants[r * kInner], &scales[groups],
-                       &scaled_sums[groups], &sums[2 * groups]);
+                       &scaled_sums[groups], &sums[4 * groups]);
     }
   }
 
