@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from draftproof.backends import CpuSettings, Placement, choose, load_on
 from draftproof.catalog import Progress, identity, profiles_dir, resolve, silent
@@ -21,7 +21,7 @@ from draftproof.drafters import (
     SuffixDrafter,
 )
 from draftproof.engine import Speculator
-from draftproof.errors import InvalidSetting
+from draftproof.errors import InvalidSetting, TokenizerMismatch
 from draftproof.planner import (
     Fixed,
     Measured,
@@ -73,9 +73,9 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
         target: A catalogue name, `org/name`, `org/name:file.gguf`, or a path.
         draft: A draft model named like the target, the name of a drafter without one, or any
             object that implements `ports.Drafter`.
-        drafter: What drafts; follows from `draft` where left out: "mix", a draft model and the
-            matches in the text, if a model is named, else plain decoding. With "ngram", `draft`
-            may be a file of counts, and with "suffix" one of past outputs.
+        drafter: What drafts; follows from `draft` where left out: "mix", a draft model (whatever
+            its tokenizer) and the matches in the text, if a model is named, else plain decoding.
+            With "ngram", `draft` may be a file of counts, and with "suffix" one of past outputs.
         draft_length: Tokens per round, or "auto": chosen from the measured costs of this pair on
             this machine and the running acceptance.
         backend: What computes the target: "cpu", the engine of this package, or "torch". By
@@ -92,16 +92,13 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
         draft_dtype: PyTorch's number format for the draft.
         draft_bits: Bits per weight that a GGUF draft on the CPU engine is cut to while it loads: 4,
             or None to keep the file's own. What it drafts may differ, what the target writes not.
-        progress: Told of downloads, and why the CPU engine does not run a GGUF file; a warning
-            tells that where there is no `progress`.
+        progress: Told of downloads, that the draft has another tokenizer, and why the CPU engine
+            does not run a GGUF file; a warning tells the last where there is no `progress`.
 
     Raises:
         DraftproofError: Everything that can be wrong with a model, by name; see `errors`.
     """
-    if drafter is None and draft in _names() and draft not in WITH_MODEL:
-        draft, drafter = None, draft
-    if drafter is None:
-        drafter = "none" if draft is None else "mix"
+    draft, drafter = _asked(draft, drafter)
     check_drafter(drafter, draft)
     if draft_length != "auto":
         Fixed(draft_length)  # refuses what it cannot be, before anything is loaded
@@ -224,6 +221,8 @@ def load_parts(  # noqa: PLR0913  # those of `load`
         chosen[1][1], draft_path, draft_placement, settings, coarse=draft_bits is not None
     )
     drafts = pair(model, tokenizer, draft_model, draft_tokenizer, drafter)
+    if drafter == "mix" and isinstance(costly_of(drafts), CrossVocab):
+        progress(f"{draft} has another tokenizer than {target}, and drafts by crossvocab", 0, 0)
     return Parts(model, tokenizer, drafts, files)
 
 
@@ -233,6 +232,7 @@ def from_transformers(
     tokenizer: Any = None,
     *,
     draft_tokenizer: Any = None,
+    drafter: DrafterName | None = None,
     draft_length: int | Literal["auto"] = "auto",
     decoder_prefix: Sequence[int] | None = None,
 ) -> Speculator:
@@ -245,30 +245,40 @@ def from_transformers(
         tokenizer: The target's tokenizer or processor; None where prompts are token ids.
         draft_tokenizer: The draft's, where it is not the same object. Where it is left out and the
             draft was loaded from a folder or hub repository, the one found there is compared.
+        drafter: As in `load`.
         draft_length: As in `load`.
         decoder_prefix: The first tokens of an encoder-decoder model's decoder, such as Whisper's
             start, language and task. By default those of its generation settings; a Whisper that
             these leave without a language finds it in the sound.
 
     Raises:
-        InvalidSetting: No drafter has that name, or `decoder_prefix` does not fit the model.
+        InvalidSetting: No drafter has that name, or it has no use for `draft`, or `decoder_prefix`
+            does not fit the model.
         UnsupportedModel: A model's cache cannot be rewound exactly.
-        TokenizerMismatch: The tokenizers give different strings to the same ids.
+        TokenizerMismatch: The tokenizers give different strings to the same ids, and the draft is
+            to draft by them ("model"); or they have no token in common.
     """
     from draftproof.backends import tokenizer_beside, wrap_model, wrap_tokenizer
 
+    draft, drafter = _asked(draft, drafter)
+    check_drafter(drafter, draft)
+    named = isinstance(draft, (str, Path))
+    if named and drafter in WITH_MODEL:
+        raise InvalidSetting(
+            f"no drafter is called {str(draft)!r} without a draft model",
+            why="models of transformers are passed in, and `load` loads those that are named",
+            remedy=f"use {_modelless()}, or pass a model or a Drafter",
+        )
     model = wrap_model(target, prefix=decoder_prefix)
     text = None if tokenizer is None else wrap_tokenizer(tokenizer)
-    if draft is None or isinstance(draft, (str, Drafter)):
-        name = draft if isinstance(draft, str) else "none"
-        check_drafter(name, None if isinstance(draft, str) else draft)
-        return compose(model, text, modelless(name, draft, model, text), draft_length)
+    if draft is None or named or isinstance(draft, Drafter):
+        return compose(model, text, modelless(drafter, draft, model, text), draft_length)
     if draft_tokenizer is None:
         draft_text = None if text is None else tokenizer_beside(draft)
     else:
         draft_text = wrap_tokenizer(draft_tokenizer)
     small = wrap_model(draft, prefix=decoder_prefix)
-    return compose(model, text, pair(model, text, small, draft_text), draft_length)
+    return compose(model, text, pair(model, text, small, draft_text, drafter), draft_length)
 
 
 def pair(
@@ -278,32 +288,45 @@ def pair(
     draft_tokenizer: Tokenizer | None,
     drafter: DrafterName = "model",
 ) -> Drafter:
-    """A draft model for a target, once their vocabularies are known to agree.
+    """A draft model for a target, as its tokenizer allows.
 
     Args:
         target: The target.
         tokenizer: Its tokenizer; None where prompts are token ids.
         draft: The draft model.
         draft_tokenizer: Its tokenizer; the target's where it is None.
-        drafter: One of `WITH_MODEL`.
+        drafter: One of `WITH_MODEL`. "mix" drafts by the ids that both tokenizers know, and across
+            the tokenizers, as "crossvocab", where the ids mean different strings.
 
     Raises:
-        TokenizerMismatch: They do not, and `drafter` is not "crossvocab".
+        TokenizerMismatch: They do, and `drafter` is "model"; or there is no token in common.
         InvalidSetting: "crossvocab" was asked for without tokenizers.
     """
     if drafter == "crossvocab":
-        if tokenizer is None or draft_tokenizer is None:
-            raise InvalidSetting(
-                "the drafter crossvocab was asked for without tokenizers",
-                why="it finds the tokens that both know by their text",
-                remedy="pass the tokenizers of target and draft",
-            )
-        return CrossVocab(draft, draft_tokenizer, tokenizer, target.vocab_size)
+        return _across(target, tokenizer, draft, draft_tokenizer)
     shared = None
     if tokenizer is not None:
-        shared = shared_ids(tokenizer, draft_tokenizer or tokenizer)
+        try:
+            shared = shared_ids(tokenizer, draft_tokenizer or tokenizer)
+        except TokenizerMismatch:
+            if drafter != "mix":
+                raise
+            return with_matches(_across(target, tokenizer, draft, draft_tokenizer))
     model = DraftModel(draft, target.vocab_size, shared, head_of(target, draft, tokenizer))
     return with_matches(model) if drafter == "mix" else model
+
+
+def _across(
+    target: Model, tokenizer: Tokenizer | None, draft: Model, draft_tokenizer: Tokenizer | None
+) -> CrossVocab:
+    """A draft model with a tokenizer of its own; see `pair`."""
+    if tokenizer is None or draft_tokenizer is None:
+        raise InvalidSetting(
+            "the drafter crossvocab was asked for without tokenizers",
+            why="it finds the tokens that both know by their text",
+            remedy="pass the tokenizers of target and draft",
+        )
+    return CrossVocab(draft, draft_tokenizer, tokenizer, target.vocab_size)
 
 
 def head_of(target: Model, draft: Model, tokenizer: Tokenizer | None) -> int | None:
@@ -319,7 +342,9 @@ def head_of(target: Model, draft: Model, tokenizer: Tokenizer | None) -> int | N
 
 def with_matches(model: Drafter) -> Drafter:
     """What "mix" makes of a draft model: the matches in the text beside it."""
-    return Mix(model, SuffixDrafter()) if isinstance(model, DraftModel) else model
+    if isinstance(model, (DraftModel, CrossVocab)):
+        return Mix(model, SuffixDrafter())
+    return model
 
 
 def check_drafter(name: str, given: Any) -> None:
@@ -339,19 +364,32 @@ def check_drafter(name: str, given: Any) -> None:
             f"no drafter is called {name!r}"
             + (" without a draft model" if name in WITH_MODEL else ""),
             why="something has to make the drafts",
-            remedy=f"use {', '.join(n for n in _names() if n not in WITH_MODEL)}, name a draft "
-            "model, or pass a Drafter",
+            remedy=f"use {_modelless()}, name a draft model, or pass a Drafter",
         )
-    if name in ("lookup", "selfspec", "none") and given is not None:
+    reads = name in ("suffix", "ngram") and isinstance(given, (str, Path))
+    if name not in WITH_MODEL and given is not None and not reads:
+        told = given if isinstance(given, (str, Path)) else type(given).__name__
         raise InvalidSetting(
-            f"the drafter {name!r} was given the draft {given}",
+            f"the drafter {name!r} was given the draft {told}",
             why="it drafts without a model, so that the draft would be ignored",
             remedy="leave out the draft, or use the drafter mix or model",
         )
 
 
+def _asked(draft: Any, drafter: DrafterName | None) -> tuple[Any, DrafterName]:
+    """What was passed in to draft, and the drafter's name, as `load` says it follows from that."""
+    modelless = isinstance(draft, str) and draft in _names() and draft not in WITH_MODEL
+    if drafter is None and modelless:
+        return None, cast(DrafterName, draft)
+    return draft, drafter or ("none" if draft is None else "mix")
+
+
 def _names() -> tuple[str, ...]:
     return get_args(DrafterName)
+
+
+def _modelless() -> str:
+    return ", ".join(name for name in _names() if name not in WITH_MODEL)
 
 
 def modelless(name: str, given: Any, target: Model, tokenizer: Tokenizer | None) -> Drafter | None:

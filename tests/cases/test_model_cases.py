@@ -144,8 +144,10 @@ def taught_text(logprobs: int | None = None) -> Generation:
     return text_speculator(None, 0).generate(taught_models.PROMPT, logprobs=logprobs)
 
 
-def speculate(name: str, draft: Any, length: int, prompt: Any = PROMPT, **options: Any) -> Any:
-    spec = dp.from_transformers(model(name), draft, draft_length=length)
+def speculate(
+    name: str, draft: Any, length: int, prompt: Any = PROMPT, drafter: Any = None, **options: Any
+) -> Any:
+    spec = dp.from_transformers(model(name), draft, draft_length=length, drafter=drafter)
     return spec.generate(prompt, **options)
 
 
@@ -228,7 +230,7 @@ def test_case_04_self_draft_accepts_everything(name: str, rule: str, temperature
     1e-3 over all machines, and on any one machine the fixed seed decides."""
     for length in (1, 3, 8):
         result = speculate(
-            name, model(name), length,
+            name, model(name), length, drafter="model",
             temperature=temperature, verify=rule, seed=length, max_tokens=20, eos=[],
         )  # fmt: skip
         assert result.stats.acceptance == 1
@@ -301,25 +303,66 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_case_08_a_wrong_tokenizer_is_refused(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Where the draft model is to draft by its ids; by default it drafts by its text."""
     other = permuted(bpe())
     assert len(other) == len(bpe())
-    with pytest.raises(TokenizerMismatch, match="mean different strings"):
-        dp.from_transformers(model("taught"), half_taught(), bpe(), draft_tokenizer=other)
+    target, said = model("taught"), r"mean different strings(.|\n)*--drafter crossvocab"
+    with pytest.raises(TokenizerMismatch, match=said):
+        dp.from_transformers(target, half_taught(), bpe(), draft_tokenizer=other, drafter="model")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folders["other"])
-    with pytest.raises(TokenizerMismatch, match="mean different strings"):
-        dp.from_transformers(model("taught"), loaded, bpe())
-    with pytest.raises(TokenizerMismatch, match="mean different strings"):
-        dp.load(folders["target"], draft=folders["other"])
+    with pytest.raises(TokenizerMismatch, match=said):
+        dp.from_transformers(target, loaded, bpe(), drafter="model")
+    with pytest.raises(TokenizerMismatch, match=said):
+        dp.load(folders["target"], draft=folders["other"], drafter="model")
 
     capsys.readouterr()
     command = ["generate", "--target", str(folders["target"]), "--draft", str(folders["other"])]
     with pytest.raises(SystemExit) as ended:
-        main([*command, "the old"])
+        main([*command, "--drafter", "model", "the old"])
     out, err = capsys.readouterr()
     assert ended.value.code == 2
     assert out == ""
     assert "mean different strings" in err
     assert "remedy" in err
+
+
+@pytest.mark.parametrize("drafter", [None, "mix", "crossvocab"])
+def test_case_08_another_tokenizer_drafts_by_its_text(
+    folders: dict[str, Path], drafter: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The right pair's weights behind a permuted tokenizer would draft nothing right by its ids."""
+    other = permuted(bpe())
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folders["other"]).eval()
+    options = {"drafter": drafter, "draft_length": 4}
+    notices: list[str] = []
+    pairs = [
+        dp.from_transformers(
+            model("taught"), half_taught(), bpe(), draft_tokenizer=other, **options
+        ),
+        dp.from_transformers(model("taught"), loaded, bpe(), **options),
+        dp.load(
+            folders["target"], draft=folders["other"], device="cpu",
+            progress=lambda what, *_: notices.append(what), **options,
+        ),
+    ]  # fmt: skip
+    for spec in pairs:
+        result = spec.generate(taught_models.PROMPT)
+        assert result.text == taught_models.TEXT
+        sources = {guess.source for round in result.rounds for guess in round.guesses}
+        (across,) = sources - {"suffix"}
+        assert across.endswith(", crossvocab")
+        assert spec.drafter.name == (across if drafter == "crossvocab" else "mix")
+    told = f"{folders['other']} has another tokenizer than {folders['target']}, and drafts by"
+    assert sum(told in notice for notice in notices) == (drafter != "crossvocab")
+
+    capsys.readouterr()
+    command = ["generate", "--target", str(folders["target"]), "--draft", str(folders["other"])]
+    chosen = [] if drafter is None else ["--drafter", drafter]
+    main([*command, *chosen, "--explain", "--draft-length", "4", taught_models.PROMPT])
+    out, err = capsys.readouterr()
+    assert out == taught_models.TEXT + "\n"
+    assert ", crossvocab" in err
+    assert (told in err) == (drafter != "crossvocab")
 
 
 def test_case_08_control_the_right_tokenizer_works(folders: dict[str, Path]) -> None:
@@ -347,7 +390,9 @@ def test_case_08_tokens_that_only_one_tokenizer_has_are_never_drafted(rule: str)
     draft = tiny_models.llama(vocab_size=330)
     with torch.no_grad():
         draft.lm_head.weight[320:324] *= 6
-    spec = dp.from_transformers(target, draft, ours, draft_tokenizer=theirs, draft_length=4)
+    spec = dp.from_transformers(
+        target, draft, ours, draft_tokenizer=theirs, draft_length=4, drafter="model"
+    )
     spec.drafter = watching = Watching(spec.drafter)
     options = {"temperature": 1.0, "max_tokens": 60, "seed": 3, "eos": []}
     result = spec.generate(PROMPT, verify=rule, **options)
@@ -369,7 +414,7 @@ def test_case_09_a_padded_vocabulary_works_by_default(rule: str) -> None:
     with torch.no_grad():
         target.lm_head.weight[490:] *= 2
         draft.lm_head.weight[490:] *= 2
-    spec = dp.from_transformers(target, draft, tokenizer, draft_length=4)
+    spec = dp.from_transformers(target, draft, tokenizer, draft_length=4, drafter="model")
     spec.drafter = watching = Watching(spec.drafter)
     options = {"temperature": 1.0, "max_tokens": 150, "seed": 0, "eos": []}
     result = spec.generate("the old", verify=rule, **options)
@@ -390,6 +435,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return clock
 
 
+@pytest.mark.parametrize("drafter", ["model", "mix"])
 @pytest.mark.parametrize(
     ("cost", "said"),
     [
@@ -398,23 +444,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     ],
 )
 def test_case_10_drafts_that_do_not_pay_are_switched_off(
-    clock: FakeClock, cost: float, said: str
+    clock: FakeClock, cost: float, said: str, drafter: Any
 ) -> None:
     """Under a clock that only passes move: a draft as large as the target and one that is cheaper,
-    both with unrelated weights. All that speculation loses is under 5 % of 200 plain tokens."""
+    both with unrelated weights. All that speculation loses is under 5 % of 200 plain tokens.
+    Matches beside them cost nothing and go on."""
     target, draft = tiny_models.llama(2), tiny_models.llama(7)
     target.register_forward_pre_hook(lambda *_: clock.advance(1.0))
     draft.register_forward_pre_hook(lambda *_: clock.advance(cost))
-    spec = dp.from_transformers(target, draft, draft_length="auto")
+    spec = dp.from_transformers(target, draft, draft_length="auto", drafter=drafter)
     result = spec.generate(PROMPT, max_tokens=200, eos=[])
     assert re.search(said, result.stats.reasons[0])
     assert result.token_ids == plain("llama", max_tokens=200, eos=[]).token_ids
     assert result.stats.decode_seconds <= 1.05 * 200
-    assert (result.stats.drafted == 0) == (cost == 1.0)
+    sources = {guess.source for round in result.rounds for guess in round.guesses}
+    assert ("suffix" in sources) == (drafter == "mix")
+    assert (sources <= {"suffix"}) == (cost == 1.0)
 
 
 def test_case_10_a_useless_draft_is_switched_off_by_the_wall_clock() -> None:
-    spec = dp.from_transformers(model("llama"), model("llama, unrelated"), draft_length="auto")
+    spec = dp.from_transformers(model("llama"), model("llama, unrelated"), drafter="model")
     running = spec.start(PROMPT, max_tokens=150, eos=[])
     for _ in decode([running]):
         pass
@@ -489,7 +538,7 @@ def test_case_12_every_row_of_a_batch_equals_its_solo_run() -> None:
 def test_case_15_the_draft_cache_follows_the_output(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = dp.from_transformers(model(name), near(name), draft_length=4)
+    spec = dp.from_transformers(model(name), near(name), draft_length=4, drafter="model")
     draft: Any = spec.drafter.model
     sessions: list[Any] = []
     opened = draft.open
@@ -645,6 +694,11 @@ def test_case_21_what_cannot_work_is_refused(folders: dict[str, Path]) -> None:
         dp.from_transformers(model("llama")).generate("text")
     with pytest.raises(InvalidSetting, match="-1"):
         dp.from_transformers(model("llama"), "lookup", draft_length=-1)
+    for given in ({"draft": "smollm2-135m"}, {"draft": "mix"}, {"drafter": "mix"}):
+        with pytest.raises(InvalidSetting, match=r"no drafter is called .* without a draft model"):
+            dp.from_transformers(model("llama"), **given)
+    with pytest.raises(InvalidSetting, match="crossvocab was asked for without tokenizers"):
+        dp.from_transformers(model("llama"), near("llama"), drafter="crossvocab")
 
 
 def test_case_21_what_was_named_is_never_left_out_in_silence(folders: dict[str, Path]) -> None:
@@ -652,6 +706,20 @@ def test_case_21_what_was_named_is_never_left_out_in_silence(folders: dict[str, 
     for drafter in ("lookup", "none"):
         with pytest.raises(InvalidSetting, match=drafter):
             dp.load(folders["target"], draft=folders["draft"], drafter=drafter, device="cpu")
+    for drafter in ("suffix", "lookup", "ngram", "selfspec", "none"):
+        with pytest.raises(InvalidSetting, match=f"'{drafter}' was given the draft Llama"):
+            dp.from_transformers(model("llama"), near("llama"), drafter=drafter)
+
+
+def test_transformers_models_draft_by_the_name_that_is_asked_for() -> None:
+    target, draft = model("llama"), near("llama")
+    named = {None: "mix", "mix": "mix", "model": "LlamaForCausalLM"}
+    for drafter, name in named.items():
+        assert dp.from_transformers(target, draft, drafter=drafter).drafter.name == name
+    for name in ("suffix", "lookup", "ngram"):
+        assert dp.from_transformers(target, name).drafter.name == name
+        assert dp.from_transformers(target, drafter=name).drafter.name == name
+    assert dp.from_transformers(target, "none").drafter is None
 
 
 def test_case_21_plain_decoding_shows_in_the_account(folders: dict[str, Path]) -> None:

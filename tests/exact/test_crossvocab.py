@@ -89,7 +89,7 @@ def drafting(g: int) -> Drafting:
 class Turns:
     """A guide by which a match drafts every other token, from the `first` one on."""
 
-    nodes, branching, stopped = 8, False, ""
+    nodes, branching, several, stopped = 8, False, False, ""
 
     def __init__(self, first: int) -> None:
         self.first, self.taken = first, 0
@@ -99,6 +99,9 @@ class Turns:
     ) -> float:
         turn = self.taken % 2 == self.first
         return (2.0 if turn else 0.5) if source == "suffix" else 1.0
+
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        return 0, 0
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
         self.taken += 1

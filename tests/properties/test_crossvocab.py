@@ -211,7 +211,7 @@ class Reciter(FakeModel):
 class Counting:
     """A guide that goes on for a while; notes what it is told."""
 
-    nodes, branching, stopped = 64, False, ""
+    nodes, branching, several, stopped = 64, False, False, ""
 
     def __init__(self, worth: int = 64) -> None:
         self.worth, self.paid = worth, 0
@@ -222,6 +222,9 @@ class Counting:
     ) -> float:
         self.paid += confidence is None
         return 1.0 if len(self.taken) < self.worth else -1.0
+
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        return 0, 0
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
         assert source == "reciter, crossvocab"
