@@ -13,52 +13,13 @@ from typing import Any
 import pytest
 import taught_models
 
-import draftproof as dp
 from draftproof.backends.session import CachedSession
-from draftproof.cli import main
 from draftproof.engine import Speculator
 from draftproof.errors import BadLogits
 
 PROMPT, TEXT = taught_models.PROMPT, taught_models.TEXT
 KEYS = {"text", "token_ids", "finish_reason", "seed", "rule", "prompt_tokens", "stats"}
 SAMPLED = {"temperature": 3.0, "top_k": 40, "seed": 5, "max_tokens": 30}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The taught model with its tokenizer, and a draft under `draft`."""
-    path = tmp_path_factory.mktemp("models") / "taught"
-    target = taught_models.taught()
-    for where, model in ((path, target), (path / "draft", taught_models.near(target, 0.5))):
-        model.save_pretrained(where)
-        taught_models.bpe(chat_template=taught_models.CHAT).save_pretrained(where)
-    return path
-
-
-@pytest.fixture(scope="module")
-def api(folder: Path) -> Speculator:
-    return dp.load(folder, draft=folder / "draft", draft_length=4, device="cpu")
-
-
-@pytest.fixture
-def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command on the model in `folder`; gives exit status, stdout and stderr."""
-
-    def run(command: str, *arguments: str) -> tuple[int, str, str]:
-        given = [command, "--target", str(folder), "--device", "cpu", *arguments]
-        return outcome(given, capsys)
-
-    return run
-
-
-def outcome(given: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    capsys.readouterr()
-    status = 0
-    try:
-        main(given)
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    return status, *capsys.readouterr()
 
 
 def flags(options: dict[str, Any]) -> list[str]:
@@ -336,11 +297,11 @@ def test_chat_goes_on_after_ctrl_c(
     assert [token.id for token in stream] == second["token_ids"]
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, err = outcome([], capsys)
+def test_without_a_command_there_is_help(outcome: Any) -> None:
+    _, out, err = outcome()
     for command in ("generate", "chat", "plan", "check", "bench", "models"):
         assert command in out + err
-    status, out, _ = outcome(["--help"], capsys)
+    status, out, _ = outcome("--help")
     assert status == 0
     assert "generate" in out
 
