@@ -308,6 +308,30 @@ class Guide(Protocol):
         ...
 
     @property
+    def several(self) -> bool:
+        """Whether a drawn token may have others beside it in this round.
+
+        It is settled before anything is drawn: another rule judges such a round, and which rule
+        does must not depend on what was drawn (`guarantees.md`). The draft gives its `parents`
+        then, even where it became a chain.
+        """
+        ...
+
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        """What to draft at a position where several candidates may stand, as `several` says.
+
+        Args:
+            options: Sets of candidates, each by its source and confidence; the first is always
+                possible. At the latest now their pass was paid for.
+            after: As in `value`.
+
+        Returns:
+            The number of the best set, and in it that of the candidate to go on behind: it is the
+            one to `take` first.
+        """
+        ...
+
+    @property
     def stopped(self) -> str:
         """Why the last value asked for was not above 0; empty where it was."""
         ...

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof import theory
@@ -17,6 +17,7 @@ from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.guide import Prices, RoundGuide
 from draftproof.planner.heads import HeadCost, best_head, share
 from draftproof.planner.length import START, AutoPolicy
+from draftproof.planner.outlook import Outlook, outlook
 from draftproof.planner.running import Experience
 from draftproof.ports import Guide
 
@@ -36,6 +37,7 @@ def guide(
     branching: bool = False,
     beliefs: Beliefs | None = None,
     closed: str = "",
+    outlook: Outlook = Outlook(),  # noqa: B008 it is frozen
 ) -> RoundGuide:
     return RoundGuide(
         Prices(seconds, draft, rate, balance),
@@ -45,6 +47,7 @@ def guide(
         probe=probe,
         branching=branching,
         closed=closed,
+        outlook=outlook,
     )
 
 
@@ -79,6 +82,73 @@ def test_with_one_acceptance_rate_the_draft_has_the_best_length(
     count = taken(guide(seconds, draft=draft, rate=rate, acceptance=alpha), alpha)
     earned = 1 / theory.seconds_per_token(alpha, count, one_pass, draft)
     assert earned == pytest.approx(rate, rel=1e-9)
+
+
+def grown(leads: RoundGuide, chances: list[float]) -> tuple[float, int, int]:
+    """Trunk and leaves as a model drafts them: tokens expected, tokens drafted, passes paid."""
+    expected, above, kept = 1.0, -1, 1.0
+    while leads.value("model", after=above) > 0:
+        leads.take("model", chances[0], after=above)
+        trunk = len(leads.taken) - 1
+        expected += kept * chances[0]
+        for chance in chances[1:]:
+            if leads.value("next best", chance, after=above) <= 0:
+                break
+            leads.take("next best", chance, after=above)
+            expected += kept * chance
+        above, kept = trunk, kept * chances[0]
+    return expected, len(leads.taken), leads.paid
+
+
+@given(
+    shares=st.lists(st.floats(0.02, 0.97), min_size=2, max_size=3),
+    draft=st.floats(0.0, 0.8),
+    steps=st.lists(st.sampled_from([0.0, 0.0, 0.02, 0.1, 0.3, 0.5]), min_size=12, max_size=12),
+)
+@settings(max_examples=60, deadline=None)
+def test_with_the_same_chances_at_every_depth_the_draft_has_the_best_trees_rate(
+    shares: list[float], draft: float, steps: list[float]
+) -> None:
+    """Of a trunk with leaves; the costs come in steps, as kernels' do."""
+    chances, left = [], 1.0
+    for part in shares:
+        chances.append(left * part)
+        left -= chances[-1]
+    chances.sort(reverse=True)
+    seconds = tuple(np.cumsum([1.0, *steps]).tolist())
+    best = outlook(chances, seconds, draft, 12)
+    leads = guide(
+        seconds,
+        draft=draft,
+        rate=best.rate or 1.0,
+        acceptance=chances[0],
+        branching=True,
+        outlook=best,
+    )
+    expected, drafted, paid = grown(leads, chances)
+    assert expected / (seconds[drafted] + paid * draft) == pytest.approx(best.rate, rel=1e-9)
+
+
+def test_a_leaf_pays_for_the_last_planned_row() -> None:
+    """Eight rows are nearly free, and the trunk needs them all: the next one would be dear."""
+    seconds = (*(1 + 0.01 * n for n in range(8)), 1.6, 1.7)
+    chances = [0.9, 0.05]
+    ahead = outlook(chances, seconds, 0.02, 8)
+    assert ahead.widths == (1,) * 7
+    near = guide(seconds, draft=0.02, rate=ahead.rate, acceptance=0.9, branching=True)
+    told = guide(
+        seconds, draft=0.02, rate=ahead.rate, acceptance=0.9, branching=True, outlook=ahead
+    )
+    for leads in (near, told):
+        assert leads.value("model", after=-1) > 0
+        leads.take("model", 0.9, after=-1)
+    assert near.value("next best", 0.05, after=-1) > 0
+    assert told.value("next best", 0.05, after=-1) <= 0
+    assert told.value("next best", 0.6, after=-1) > 0
+    hasty, drafted, paid = grown(
+        guide(seconds, draft=0.02, rate=ahead.rate, acceptance=0.9, branching=True), chances
+    )
+    assert hasty / (seconds[drafted] + 0.02 * paid) < 0.99 * ahead.rate
 
 
 def test_an_unsure_token_ends_the_draft_and_stays_in_it() -> None:

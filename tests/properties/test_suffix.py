@@ -99,7 +99,7 @@ def begin(
 class Priced:
     """A guide whose value is the chance of the path less a price; it checks its numbering."""
 
-    stopped = ""
+    stopped, several = "", False
 
     def __init__(self, price: float, nodes: int = 12, branching: bool = True) -> None:
         self.price = price
@@ -114,6 +114,9 @@ class Priced:
         assert confidence is not None
         assert 0 < confidence < 1
         return self.kept[-1 if after is None else after + 1] * confidence - self.price
+
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        raise AssertionError("nothing is drawn")
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
         assert self.value(source, confidence, after) > 0

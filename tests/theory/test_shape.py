@@ -25,16 +25,19 @@ curves = st.lists(st.fractions(Fraction(1, 2), 3, max_denominator=10), min_size=
 
 
 @cache
-def all_trees(ranks: int, depth: int, size: int) -> frozenset[frozenset[Path]]:
-    """Every tree of `size` tokens: sets of paths that hold each path's beginnings."""
+def all_trees(ranks: int, depth: int, size: int, inner: int) -> frozenset[frozenset[Path]]:
+    """Every tree of `size` tokens: sets of paths that hold each path's beginnings.
+
+    Only a node's first `inner` candidates have others behind them.
+    """
     if size == 0:
         return frozenset({frozenset()})
     return frozenset(
         tree | {(*path, rank)}
-        for tree in all_trees(ranks, depth, size - 1)
+        for tree in all_trees(ranks, depth, size - 1, inner)
         for path in tree | {()}
         for rank in range(ranks)
-        if len(path) < depth and (*path, rank) not in tree
+        if len(path) < depth and max(path, default=0) < inner and (*path, rank) not in tree
     )
 
 
@@ -61,15 +64,22 @@ def tables(draw: st.DrawFn) -> list[list[Fraction]]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(tables(), st.integers(0, 5), curves, costs)
+@given(tables(), st.integers(0, 5), curves, costs, st.booleans())
 def test_no_tree_is_faster(
-    table: list[list[Fraction]], limit: int, curve: list[Fraction], draft_seconds: Fraction
+    table: list[list[Fraction]],
+    limit: int,
+    curve: list[Fraction],
+    draft_seconds: Fraction,
+    trunk: bool,
 ) -> None:
-    shape = best_tree(table, limit, len(table), lambda n: curve[n - 1], draft_seconds)
+    """Of all trees, or of those with leaves beside a trunk."""
+    shape = best_tree(table, limit, len(table), lambda n: curve[n - 1], draft_seconds, trunk=trunk)
+    if trunk:
+        assert all(max(path[:-1], default=0) == 0 for path in paths(shape))
     best = speed(table, paths(shape), curve, draft_seconds)
     assert shape.expected == 1 + sum(kept(table, path) for path in paths(shape))
     assert len(shape) <= limit
-    assert best == fastest(table, limit, curve, draft_seconds)
+    assert best == fastest(table, limit, curve, draft_seconds, trunk)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -98,7 +108,11 @@ def speed(
 
 
 def fastest(
-    table: list[list[Fraction]], limit: int, curve: list[Fraction], draft_seconds: Fraction
+    table: list[list[Fraction]],
+    limit: int,
+    curve: list[Fraction],
+    draft_seconds: Fraction,
+    trunk: bool = False,
 ) -> Fraction:
     """By trying every tree without tokens of no chance."""
     ranks, depth = len(table[0]), len(table)
@@ -109,7 +123,7 @@ def fastest(
     }
     best = 1 / curve[0]
     for size in range(1, limit + 1):
-        for tree in all_trees(ranks, depth, size):
+        for tree in all_trees(ranks, depth, size, 1 if trunk else ranks):
             worths = [chance[path] for path in tree]
             if 0 not in worths:
                 deepest = max(map(len, tree))

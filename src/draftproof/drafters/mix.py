@@ -3,7 +3,9 @@
 Each token comes from the one that is worth more at its place: the next token of a match in the text
 (`suffix`), which is free and tells its confidence beforehand, or the model's, which is paid for
 before anything is known of it. So a model's first tokens may lead into a match, a match may end in
-a model's token, and where both have nothing to offer nothing is drafted.
+a model's token, and where both have nothing to offer nothing is drafted. Where the target can score
+a tree and the two differ, both may stand: the model's token, and beside it the match's with what
+follows it there, which costs a row each and no pass.
 
 Which one drafts a token depends on the text before it and on the past alone, never on the target's
 answer; each token's law is its own drafter's, so any rule stays exact.
@@ -15,7 +17,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from draftproof.core import Draft, PointMass, Prompt, Verdict
+from draftproof.drafters.candidates import Certain
 from draftproof.drafters.growth import Growth
+from draftproof.drafters.model import ModelProposer
 from draftproof.drafters.suffix import SuffixDrafter, SuffixProposer
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.ports import Drafter, Guide, Model, Reading, Standardise
@@ -95,24 +99,75 @@ class MixProposer:
         return self.follow(output, limit, stream, UNGUIDED)
 
     def follow(self, output: Sequence[int], limit: int, stream: Chooser, guide: Guide) -> Draft:
-        """Each token from the drafter whose token `guide` values more, while it values one."""
+        """Each token from the drafter whose token `guide` values more, while it values one.
+
+        Where the match has another token than the model, both may stand: the match then goes on in
+        a branch of its own.
+        """
         self._model.start(output)
         by_model, by_match = self._drafter.costly.name, self._drafter.suffix.name
-        growth = Growth(output)
+        model = self._model if isinstance(self._model, ModelProposer) else None
+        growth = Growth(output, model is not None and model.several(stream, guide))
         while growth.depth < limit:
-            match = self._suffix.peek(output, growth.trunk)
+            after, trunk = growth.end, growth.trunk
+            match = self._suffix.peek(output, trunk)
             free = 0.0
             if match is not None:
-                free = guide.value(by_match, match[1], after=growth.end)
-            by_pass = guide.value(by_model, after=growth.end) > max(free, 0.0)
-            if by_pass and self._model.grow(growth, stream, guide):
-                continue
+                free = guide.value(by_match, match[1], after=after)
+            if guide.value(by_model, after=after) > max(free, 0.0):
+                if model is None or match is None:
+                    grown = self._model.grow(growth, stream, guide)
+                else:
+                    rival = Certain(match[0], f"{by_match}, beside", match[1])
+                    grown = model.grow(growth, stream, guide, rival)
+                    if grown and (growth.several or model.compared(growth, stream, guide)):
+                        self._branch(growth, [*trunk, match[0]], after, rival, limit, guide)
+                if grown:
+                    continue
             if match is None or free <= 0:
                 break
-            guide.take(by_match, match[1], after=growth.end)
+            guide.take(by_match, match[1], after=after)
             growth.extend(match[0], PointMass(match[0]), by_match)
         self._drafted = growth.draft()
         return self._drafted
+
+    def _branch(
+        self,
+        growth: Growth,
+        path: list[int],
+        after: int,
+        rival: Certain,
+        limit: int,
+        guide: Guide,
+    ) -> None:
+        """The match in a branch beside the model's token, as far as `guide` values it.
+
+        Args:
+            growth: The draft so far.
+            path: The trunk before the branch, and the match's first token.
+            after: What that token follows.
+            rival: That token.
+            limit: Most tokens on a path.
+            guide: As in `follow`.
+        """
+        assert isinstance(self._model, ModelProposer)
+        by_match = self._drafter.suffix.name
+        output = growth.context[: len(growth.context) - growth.depth]
+        node = growth.child(after, rival.token)
+        if node is None and not growth.several:
+            against = rival.against(self._model.confidence)
+            if guide.value(against.source, against.confidence, after=after) > 0:
+                guide.take(against.source, against.confidence, after=after)
+                node = growth.beside(rival.token, PointMass(rival.token), after, rival.source)
+        if node is None or node == growth.end:  # not worth it, or the model says the same
+            return
+        while len(path) < limit:
+            match = self._suffix.peek(output, path)
+            if match is None or guide.value(by_match, match[1], after=node) <= 0:
+                return
+            guide.take(by_match, match[1], after=node)
+            node = growth.beside(match[0], PointMass(match[0]), node, by_match)
+            path.append(match[0])
 
     def observe(self, verdict: Verdict) -> None:
         """Tell both."""

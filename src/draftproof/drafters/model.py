@@ -12,13 +12,14 @@ from time import perf_counter
 
 import numpy as np
 
-from draftproof.core import Draft, Float32, Law, LogitRow, PointMass, Prompt, Verdict
+from draftproof.core import Dense, Draft, Float32, Law, LogitRow, PointMass, Prompt, Verdict
+from draftproof.drafters.candidates import Certain, Several, likeliest, without
 from draftproof.drafters.growth import Growth
 from draftproof.drafters.head import Columns, Head
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import BadLogits, InvalidSetting
 from draftproof.ports import Guide, Model, Standardise
-from draftproof.rng import Chooser
+from draftproof.rng import Chooser, Stream
 
 _LEAVES = 2  # beside a token of the trunk, at most
 
@@ -96,13 +97,12 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """A drafted token, the law that it was drawn from, and how sure the draft was.
+class Look:
+    """What the draft says of the next token: its law, and how sure it is.
 
     `row` holds the logits, by the head's columns.
     """
 
-    token: int
     law: Law
     confidence: float
     row: Float32[np.ndarray, "columns"]
@@ -134,6 +134,7 @@ class ModelProposer:
         self._committed = 0  # output tokens when the last draft began
         self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
         self.reading_seconds = 0.0
+        self.confidence = 0.0  # at the place of the trunk's last token
 
     @property
     def length(self) -> int:
@@ -155,17 +156,34 @@ class ModelProposer:
         """As `draft`, while `guide` finds another token worth its pass.
 
         A token's confidence is the draft's largest probability there, before sampling settings.
-        Where the guide may branch and the drafts are certain, likely tokens beside a drafted one
-        become leaves: they cost no pass of the draft.
+        Where the guide may branch, likely tokens beside a drafted one become leaves: they cost no
+        pass of the draft.
         """
         self.start(output)
-        growth = Growth(output)
+        growth = Growth(output, self.several(stream, guide))
         while growth.depth < limit and self.grow(growth, stream, guide):
             pass
         return growth.draft()
 
-    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+    def several(self, stream: Chooser, guide: Guide) -> bool:
+        """Whether this round's draft may have candidates beside a token that is drawn."""
+        return guide.several and isinstance(stream, Stream)
+
+    def compared(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
+        """Whether any token may stand beside the drafted ones: the target's own choice decides."""
+        return guide.branching and (growth.certain or not isinstance(stream, Stream))
+
+    def grow(
+        self, growth: Growth, stream: Chooser, guide: Guide, rival: Certain | None = None
+    ) -> bool:
         """Draft the trunk's next token, and likely ones beside it, where `guide` values them.
+
+        Args:
+            growth: The draft so far.
+            stream: Makes the choices.
+            guide: Weighs them.
+            rival: Another drafter's token for the place. Where drafts are drawn it can only stand
+                beside the model's if that is drawn from the other ids.
 
         Returns:
             Whether the trunk has grown.
@@ -174,35 +192,73 @@ class ModelProposer:
         after = growth.end
         if guide.value(name, after=after) <= 0:
             return False
-        step = self.step(growth.context, growth.depth, stream)
-        if step is None:
+        look = self._look(growth.context)
+        if look is None:
             return False
-        guide.take(name, step.confidence, after=after)
-        growth.extend(step.token, step.law, name)
-        if guide.branching and isinstance(step.law, PointMass):
-            self._branch(growth, step, after, guide)
+        self.confidence = look.confidence
+        if growth.several and isinstance(look.law, Dense):
+            self._draw(growth, look.law, stream, guide, rival)
+            return True
+        token = stream.draft(growth.depth, look.law)
+        guide.take(name, look.confidence, after=after)
+        growth.extend(token, look.law, name)
+        if self.compared(growth, stream, guide):
+            self._branch(growth, look, after, guide)
         return True
 
-    def _branch(self, growth: Growth, step: Step, after: int, guide: Guide) -> None:
-        """Leaves beside a token that was certain to be drafted: the next likeliest ones."""
+    def _branch(self, growth: Growth, look: Look, after: int, guide: Guide) -> None:
+        """Leaves beside a token that the target's own choice is compared with: the likeliest."""
         source = f"{self._drafter.name}, next best"
-        if guide.value(source, 1 - step.confidence, after=after) <= 0:  # more than any has
+        drafted, law = growth.context[-1], look.law
+        sure = look.confidence  # more than any leaf has
+        if isinstance(law, PointMass) or law.prob(drafted) == law.probs.max():
+            sure = 1 - sure
+        if guide.value(source, sure, after=after) <= 0:
             return
-        for token, sure in self._head.likely(step.row, _LEAVES + 1):
-            if token == step.token:
+        for token, sure in self._head.likely(look.row, _LEAVES + 1):
+            if token == drafted or (isinstance(law, Dense) and law.prob(token) == 0):
                 continue
             if guide.value(source, sure, after=after) <= 0:
                 break
             guide.take(source, sure, after=after)
-            growth.leaf(token, after, source)
+            growth.beside(token, PointMass(token), after, source)
+
+    def _draw(
+        self, growth: Growth, law: Dense, stream: Chooser, guide: Guide, rival: Certain | None
+    ) -> None:
+        """One or several candidates, one of them drawn, and the trunk behind the likeliest.
+
+        What is chosen follows from the law and from what others would draft, never from the token
+        that is drawn.
+        """
+        name, after = self._drafter.name, growth.end
+        sets = [Several((), (name, self.confidence), law), *likeliest(law, _LEAVES, name)]
+        if rival is not None and rival.token not in [one.token for one in sets[-1].certain[:1]]:
+            left = without(law, [rival.token])
+            if left is not None:
+                against = rival.against(self.confidence)
+                sets.append(Several((against,), (f"{name}, beside", self.confidence), left))
+        index, lead = guide.choose([one.named for one in sets], after)
+        chosen = sets[index]
+        candidates: list[tuple[int, Law]] = [
+            (one.token, PointMass(one.token)) for one in chosen.certain
+        ]
+        candidates.append((stream.draft(growth.depth, chosen.left), chosen.left))
+        for place in sorted(range(len(candidates)), key=lambda place: place != lead):
+            (source, confidence), (token, drawn_from) = chosen.named[place], candidates[place]
+            guide.take(source, confidence, after=after)
+            if place == lead:
+                growth.extend(token, drawn_from, source)
+            else:
+                growth.beside(token, drawn_from, after, source)
 
     def start(self, output: Sequence[int]) -> None:
         """Begin a draft behind `output`."""
         self._head.see(output[self._committed :])
         self._committed = len(output)
 
-    def step(self, context: Sequence[int], index: int, stream: Chooser) -> Step | None:
-        """Draw the draft's `index`-th token, behind `context`: the output and the draft so far.
+    def _look(self, context: Sequence[int]) -> Look | None:
+        """A pass of the draft behind `context`: the output and the trunk so far.
 
         Returns:
             None where the draft's context ends or the request's bans leave it nothing.
@@ -218,7 +274,7 @@ class ModelProposer:
             law = self._standardise.law(self._head.widen(row, self._wide), context)
         except InvalidSetting:  # the bans leave the draft nothing; the target may still go on
             return None
-        return Step(stream.draft(index, law), law, confidence, row)
+        return Look(law, confidence, row)
 
     def observe(self, verdict: Verdict) -> None:
         """Forget the drafted tokens that were rejected."""

@@ -7,6 +7,7 @@ yet, as a model's is before its pass.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 UNSEEN = 0.8
 
@@ -15,7 +16,7 @@ class Unguided:
     """As many tokens as the limit allows, in a chain."""
 
     nodes = sys.maxsize
-    branching = False
+    branching = several = False
     stopped = ""
 
     def value(
@@ -23,6 +24,10 @@ class Unguided:
     ) -> float:
         """Always worth it, and the surer the better."""
         return UNSEEN if confidence is None else 1e-9 + confidence
+
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        """The first: a chain."""
+        return 0, 0
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
         """Nothing to note."""

@@ -260,10 +260,14 @@ class TargetLaws(Sequence[Law]):
 
 
 def judge(turn: Turn, laws: Sequence[Law]) -> Verdict:
-    """Apply the request's rule; certain drafts are kept while equal, whatever the rule."""
+    """Apply the request's rule; certain drafts are kept while equal, whatever the rule.
+
+    A draft that might have become a tree is judged as one even where it is a chain: the choice of
+    the rule must not depend on what was drawn.
+    """
     if turn.draft.certain or not isinstance(turn.stream, Independent):
         return coupled(turn.draft, laws, turn.stream)
-    if not turn.draft.chain:
+    if turn.draft.parents:
         return tree(turn.draft, laws, turn.stream)
     rule = token if turn.running.rule == "token" else block
     return rule(turn.draft, laws, turn.stream)

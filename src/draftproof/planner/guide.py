@@ -9,6 +9,12 @@ with `kept` the chance that all n tokens so far are accepted and `a` that the ne
 that. Costs may come in steps, since kernels work in tiles, so the best of all continuations of one
 to several tokens decides. A token already drawn stays in the draft, however unsure: whether it is
 verified must not depend on what it turned out to be.
+
+Where the target can score a tree, other candidates compete with the trunk for the rows of the pass.
+What the round is expected to come to (`outlook`) is then one more continuation to weigh, and a
+candidate beside the trunk pays for a row behind all that are planned, or takes the place of one.
+With the same chances at every depth the draft that follows has the best rate of all trees of a
+trunk and leaves.
 """
 
 from __future__ import annotations
@@ -17,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftproof.planner.beliefs import Beliefs
+from draftproof.planner.outlook import Outlook
 
+_NONE = Outlook()
 _CHEAP = "not worth another token's price"
 
 
@@ -49,6 +57,7 @@ class RoundGuide:
         probe: How many of these are drafted whatever they are worth.
         branching: Whether the target can score a tree.
         closed: Why `most_paid` is 0, where it is.
+        outlook: What the round is expected to come to, where it may become a tree.
     """
 
     def __init__(
@@ -61,6 +70,7 @@ class RoundGuide:
         probe: int = 0,
         branching: bool = False,
         closed: str = "",
+        outlook: Outlook = _NONE,
     ) -> None:
         self._prices = prices
         self._beliefs = beliefs
@@ -68,12 +78,21 @@ class RoundGuide:
         self._most_paid = most_paid
         self._probe = probe
         self._closed = closed
+        self._outlook = outlook
         self._kept = [1.0]  # by node + 1: the chance that all up to it are accepted
         self._blind: dict[str, bool] = {}  # by source: whether it was last asked for unseen
         self.branching = branching
         self.stopped = ""
+        self._end = self._before = -1  # the trunk's last token, and the one above it
+        self._depth = 0  # of the trunk
         self.taken: list[tuple[str, float, bool]] = []  # source, confidence, whether unseen
+        self.ranks: list[int | None] = []  # among the candidates at a trunk's depth; None elsewhere
         self.paid = 0
+
+    @property
+    def several(self) -> bool:
+        """Whether drawn tokens may have other candidates beside them; settled by the outlook."""
+        return self.branching and self._outlook.several
 
     @property
     def nodes(self) -> int:
@@ -96,25 +115,93 @@ class RoundGuide:
             return self._no("nothing more may be lost until speculation has gained")
         chance = self._acceptance if confidence is None else self._beliefs.rate(source, confidence)
         kept = self._kept[-1 if after is None else after + 1]
-        best, tokens = -1.0, 0.0
-        seconds = self._prices.seconds
-        for more in range(1, len(seconds) - n):
-            kept *= chance
-            tokens += kept
-            spent = seconds[n + more] - seconds[n] + more * price
-            best = max(best, tokens - self._prices.rate * spent)
+        if self.paid and after is not None and after != self._end:
+            best = self._beside(kept, chance, goes_on=after != self._before)
+        else:
+            best = self._chain(kept, chance, price, n)
+        if blind:
+            best = max(best, self._rest(kept))
         if best <= 0:
             return self._no(_CHEAP)
         self.stopped = ""
         return best
 
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        """The candidates that bring most, and the likeliest of them; the pass is paid for."""
+        n, kept = len(self.taken), self._kept[after + 1]
+        behind = self._outlook.behind(self._depth + 1)
+        found: list[tuple[float, int, int]] = []
+        for index, option in enumerate(options):
+            if index and not self._affordable(n + len(option), self._prices.draft_seconds):
+                continue
+            chances = [self._beliefs.rate(source, confidence) for source, confidence in option]
+            lead = chances.index(max(chances))
+            row = min(n + len(option) + self._outlook.rows(self._depth + 1), self.nodes)
+            worth = kept * (min(sum(chances), 1.0) + chances[lead] * behind)
+            worth -= self._prices.rate * self._prices.seconds[row]
+            found.append((worth, -index, lead))
+        _, index, lead = max(found)
+        for place, (source, _) in enumerate(options[-index]):
+            self._blind[source] = place == lead
+        return -index, lead
+
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
         """Note a token, and how likely it and all before it are kept."""
-        kept = self._kept[-1 if after is None else after + 1]
-        self._kept.append(kept * self._beliefs.rate(source, confidence))
+        node = len(self.taken)
+        after = node - 1 if after is None else after
+        self._kept.append(self._kept[after + 1] * self._beliefs.rate(source, confidence))
         blind = self._blind.get(source, False)
         self.taken.append((source, confidence, blind))
         self.paid += blind
+        self.ranks.append(self._rank(after))
+        if after == self._end:
+            self._before, self._end, self._depth = after, node, self._depth + 1
+
+    def _rank(self, after: int) -> int | None:
+        """Of the next token: 0 on the trunk, and from 1 on beside its last one."""
+        if after == self._end:
+            return 0
+        return len(self.taken) - 1 - self._end if after == self._before else None
+
+    def _beside(self, kept: float, chance: float, goes_on: bool) -> float:
+        """A free token beside the trunk: it takes a row behind the planned ones, or one of them.
+
+        Whether anything may follow it is known only in a branch that `goes_on`.
+        """
+        n = len(self.taken)
+        here = self._outlook.widths[self._depth - 1 : self._depth] or (0,)
+        missing = max(here[0] - (n - self._end) - 1, 0)
+        planned = self._outlook.rows(self._depth) + missing
+        best = -1.0
+        if n + planned < self.nodes:
+            rows = self.nodes if goes_on else 1
+            best = self._chain(kept, chance, 0.0, n + planned, rows)
+        if planned:
+            least = self._kept[self._end + 1] * self._outlook.least(self._depth)
+            best = max(best, kept * chance - least)
+        return best
+
+    def _chain(
+        self, kept: float, chance: float, price: float, n: int, most: int | None = None
+    ) -> float:
+        """The best of one to `most` more tokens, where n are drafted and those above are `kept`."""
+        best, tokens = -1.0, 0.0
+        seconds = self._prices.seconds
+        for more in range(1, min(self.nodes - n, most or self.nodes) + 1):
+            kept *= chance
+            tokens += kept
+            spent = seconds[n + more] - seconds[n] + more * price
+            best = max(best, tokens - self._prices.rate * spent)
+        return best
+
+    def _rest(self, kept: float) -> float:
+        """What the rest of the outlook is worth."""
+        n, rows = len(self.taken), self._outlook.rows(self._depth)
+        if not rows or n + rows > self.nodes:
+            return -1.0
+        seconds, levels = self._prices.seconds, len(self._outlook.widths) - self._depth
+        spent = seconds[n + rows] - seconds[n] + levels * self._prices.draft_seconds
+        return kept * self._outlook.behind(self._depth) - self._prices.rate * spent
 
     def _affordable(self, drafted: int, price: float) -> bool:
         """Whether so many tokens could all be lost; a probe's were counted before."""

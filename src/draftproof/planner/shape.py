@@ -53,6 +53,8 @@ def best_tree(
     depth: int,
     pass_seconds: PassSeconds,
     draft_seconds: Real,
+    *,
+    trunk: bool = False,
 ) -> Shape:
     """The tree with the most emitted tokens per second, G(n, d) / (t(n + 1) + d c).
 
@@ -66,11 +68,13 @@ def best_tree(
         depth: Most tokens on a path.
         pass_seconds: t, seconds of a pass of the target over n tokens, n = 1, 2, ...
         draft_seconds: c, seconds of drafting at one depth, however many tokens.
+        trunk: Only the first candidate at a node may have others behind it: the drafter looks
+            behind one token at each depth, and the other candidates are leaves.
     """
     table = np.array(chances)
     if table.ndim == 1:
         table = np.tile(table, (depth, 1))
-    worths, parts = _programme(table[:depth], limit)
+    worths, parts = _programme(table[:depth], limit, 1 if trunk else table.shape[1])
     gains = worths.tolist()
     seconds = [pass_seconds(n + 1) for n in range(limit + 1)]
     options = [(0, 0)] + [
@@ -85,9 +89,11 @@ def best_tree(
 
 
 def _programme(
-    table: Shaped[np.ndarray, "depths ranks"], limit: int
+    table: Shaped[np.ndarray, "depths ranks"], limit: int, inner: int
 ) -> tuple[Shaped[np.ndarray, "bounds tokens"], Parts]:
     """The worth of the best trees, for every bound on the depth at once.
+
+    Only a node's first `inner` candidates have others behind them.
 
     Returns:
         Expected accepted tokens of the best tree of up to n tokens and depth d, at [d, n]. And for
@@ -103,11 +109,14 @@ def _programme(
     for level in reversed(range(depths)):
         child = np.zeros((depths - level, limit + 1), table.dtype)
         child[:, 1:] = 1 + below[level + 1 :, :-1]
+        leaf = np.zeros_like(child)
+        leaf[:, 1:] = 1
         worth = np.zeros_like(child)
         parts.insert(0, [])
         for rank in range(ranks):
+            behind = child if rank < inner else leaf
             padded = np.concatenate([impossible[level + 1 :], worth], axis=1)
-            sums = padded[:, left] + (table[level, rank] * child)[:, None, :]
+            sums = padded[:, left] + (table[level, rank] * behind)[:, None, :]
             part = sums.argmax(axis=2)
             worth = np.take_along_axis(sums, part[:, :, None], axis=2)[:, :, 0]
             parts[0].append(part)
