@@ -19,16 +19,24 @@ using namespace nb::literals;
 namespace draftproof {
 namespace {
 
-/// Models that use equally many threads share them: target and draft take turns.
-std::shared_ptr<Pool> pool_of(int threads) {
+/// Models that use equally many threads on the same processors share them: target and draft take
+/// turns.
+std::shared_ptr<Pool> pool_of(int threads, const std::vector<int>& processors = {}) {
   static std::mutex mutex;
-  static std::map<int, std::weak_ptr<Pool>> pools;
+  static std::map<std::pair<int, std::vector<int>>, std::weak_ptr<Pool>> pools;
   if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be in 1..1024");
+  if (!processors.empty() && processors.size() != static_cast<size_t>(threads)) {
+    throw std::invalid_argument("there must be a processor for each thread, or none");
+  }
+  for (const int processor : processors) {
+    if (processor < 0) throw std::invalid_argument("a processor's number is negative");
+  }
   std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<Pool> pool = pools[threads].lock();
+  std::weak_ptr<Pool>& known = pools[{threads, processors}];
+  std::shared_ptr<Pool> pool = known.lock();
   if (pool == nullptr) {
-    pool = std::make_shared<Pool>(threads);
-    pools[threads] = pool;
+    pool = std::make_shared<Pool>(threads, processors);
+    known = pool;
   }
   return pool;
 }
@@ -96,7 +104,7 @@ bool set_from_file(Model& model, const GgufFile& file, const std::string& name, 
   const uint8_t* data = file.tensor_data(tensor);
   std::vector<uint8_t> fewer;
   if (coarse && coarsens(type, rows, cols)) {
-    fewer = coarsened(type, rows, cols, data, model.pool());
+    fewer = coarsened(type, rows, cols, data, *model.pool());
     type = Type::Q4_0;
     data = fewer.data();
   }
@@ -204,7 +212,19 @@ void bind_model(nb::module_& module) {
            "where `trees` has True for it, open a tree or join the open one. Returns the logits of "
            "the rows in `keep`, float32 [kept, vocab], or only the wanted columns.")
       .def_prop_ro("kernels", [](const Model& model) { return model.kernels().name; })
-      .def_prop_ro("threads", [](Model& model) { return model.pool().threads(); })
+      .def("use_threads",
+           [](Model& model, int threads, const std::vector<int>& processors) {
+             nb::gil_scoped_release free;
+             model.use_pool(pool_of(threads, processors));
+           },
+           "threads"_a, "processors"_a = std::vector<int>{},
+           "Compute with so many threads from the next pass on.\n\n"
+           "On Linux each is kept on its own of the processors, where any are given. A shallow "
+           "model keeps the threads that it has.")
+      .def_prop_ro("threads", [](const Model& model) { return model.pool()->threads(); })
+      .def_prop_ro("processors", [](const Model& model) { return model.pool()->processors(); },
+                   "What the threads are kept on, the caller's first; empty where the system "
+                   "places them.")
       .def_prop_ro("layers", [](const Model& model) { return model.cache_shape().layers; })
       .def_prop_ro("weight_bytes", &Model::weight_bytes)
       .def_prop_ro("pass_bytes", &Model::pass_bytes, "Bytes of weights that a small pass reads.")

@@ -97,7 +97,7 @@ Model::Model(Config config, std::shared_ptr<Pool> pool, const Kernels& kernels,
 
 Model::Model(const Model& whole, int64_t layers)
     : config_(whole.config_),
-      pool_(whole.pool_),
+      pool_(whole.pool()),
       kernels_(whole.kernels_),
       shape_(whole.shape_),
       budget_(whole.budget_),
@@ -118,6 +118,14 @@ std::unique_ptr<Model> Model::shallow(int64_t layers) const {
                                 std::to_string(shape_.layers) + " are no model");
   }
   return std::unique_ptr<Model>(new Model(*this, layers));
+}
+
+void Model::use_pool(std::shared_ptr<Pool> pool) {
+  {
+    std::lock_guard<std::mutex> turn(scratch_->turn);
+    pool = std::atomic_exchange(&pool_, std::move(pool));
+  }
+  // The one before ends here, outside the turn, unless others use it.
 }
 
 /// Find the slot of a tensor: calls `slot.matrix` or `slot.vector` with what is due there.

@@ -140,6 +140,9 @@ class Model {
   /// Allow passes, and no further tensors. Throws BadWeights naming those that lack.
   void finish();
 
+  /// Compute with these threads from the next pass on. A shallow model keeps those that it has.
+  void use_pool(std::shared_ptr<Pool> pool);
+
   /// The product that gives the logits: the head, or the embedding where they are tied.
   const Linear& head() const {
     return weights_->head.weight.rows > 0 ? weights_->head : weights_->embedding;
@@ -147,7 +150,8 @@ class Model {
 
   const Config& config() const { return config_; }
   const Kernels& kernels() const { return kernels_; }
-  Pool& pool() { return *pool_; }
+  /// What computes; another one may from the next pass on.
+  std::shared_ptr<Pool> pool() const { return std::atomic_load(&pool_); }
   const CacheShape& cache_shape() const { return shape_; }
   const Budget& budget() const { return *budget_; }
   /// Where the logits of passes may be put.
@@ -178,7 +182,7 @@ class Model {
   bool visit(const std::string& name, Visit&& slot);
 
   Config config_;
-  std::shared_ptr<Pool> pool_;
+  std::shared_ptr<Pool> pool_;  // replaced by whoever has the turn
   const Kernels& kernels_;
   CacheShape shape_;
   std::shared_ptr<Budget> budget_;

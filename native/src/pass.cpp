@@ -30,6 +30,7 @@ void Model::score(const std::vector<Row>& rows, float* logits, const Columns* co
     throw std::invalid_argument("the columns are those of another head");
   }
   if (rows.empty()) return;
+  const CallerPlace place(*pool_);
   Pass(*this, rows, columns).run(logits);
 }
 

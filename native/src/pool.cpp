@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <utility>
+
 #if !defined(_WIN32)
 #include <unistd.h>
 #endif
@@ -29,21 +31,39 @@ int this_process() {
 #endif
 }
 
+#if defined(__linux__)
+/// Keep the calling thread on one processor; where that is none of its own, it stays where it is.
+void stay_on(int processor) {
+  if (processor >= CPU_SETSIZE) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(processor, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+#endif
+
 }  // namespace
 
-Pool::Pool(int threads) : process_(this_process()) {
+Pool::Pool(int threads, std::vector<int> processors) : process_(this_process()) {
+#if defined(__linux__)
+  processors_ = std::move(processors);
+#else
+  static_cast<void>(processors);
+#endif
   workers_.reserve(threads - 1);
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
   } catch (...) {
-    this->~Pool();
+    stop();
     throw;
   }
 }
 
 bool Pool::forked() const { return process_ != this_process(); }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
   if (forked()) {  // nothing to join or to wait for, and their destructors must not try
     new std::vector<std::thread>(std::move(workers_));
     sleep_.release();
@@ -98,6 +118,9 @@ void Pool::take_parts(int thread) {
 }
 
 void Pool::work(int thread) {
+#if defined(__linux__)
+  if (!processors_.empty()) stay_on(processors_[static_cast<size_t>(thread)]);
+#endif
   uint64_t seen = 0;
   for (;;) {
     seen = wait_for_loop(seen);
@@ -119,5 +142,26 @@ uint64_t Pool::wait_for_loop(uint64_t seen) {
   sleepers_.fetch_sub(1);
   return loop_.load();
 }
+
+#if defined(__linux__)
+
+CallerPlace::CallerPlace(const Pool& pool) {
+  if (pool.processors().empty() || pool.processors()[0] >= CPU_SETSIZE) return;
+  if (sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+  if (!CPU_ISSET(pool.processors()[0], &before_)) return;
+  stay_on(pool.processors()[0]);
+  placed_ = true;
+}
+
+CallerPlace::~CallerPlace() {
+  if (placed_) sched_setaffinity(0, sizeof before_, &before_);
+}
+
+#else
+
+CallerPlace::CallerPlace(const Pool&) {}
+CallerPlace::~CallerPlace() = default;
+
+#endif
 
 }  // namespace draftproof

@@ -2,8 +2,9 @@
 //
 // Two models share a pool, as target and draft do, and so does the first layer of each; four threads
 // open sequences, score prompts, drafts and trees, all logits or a part of them, rewind, and compare
-// every logit with what one thread alone computed.
+// every logit with what one thread alone computed. Meanwhile another thread changes what computes.
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -141,7 +142,18 @@ bool stress(const Kernels& kernels, int rounds) {
       }
     });
   }
+  std::atomic<bool> done{false};
+  std::thread changing([&] {
+    for (int i = 0; !done.load(); ++i) {
+      const int count = 1 + i % 3;
+      const auto other = std::make_shared<Pool>(count, std::vector<int>(i % 2 * count, 0));
+      for (const std::unique_ptr<Model>& model : models) model->use_pool(other);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
   for (std::thread& thread : threads) thread.join();
+  done.store(true);
+  changing.join();
   std::printf("%s: %d lives of sequences in 4 threads, %d with other logits\n", kernels.name,
               4 * rounds, wrong.load());
   return wrong.load() == 0;

@@ -192,8 +192,21 @@ class Model:
     @property
     def kernels(self) -> str: ...
 
+    def use_threads(self, threads: int, processors: _Sequence[int] = []) -> None:
+        """
+        Compute with so many threads from the next pass on.
+
+        On Linux each is kept on its own of the processors, where any are given. A shallow model keeps the threads that it has.
+        """
+
     @property
     def threads(self) -> int: ...
+
+    @property
+    def processors(self) -> list[int]:
+        """
+        What the threads are kept on, the caller's first; empty where the system places them.
+        """
 
     @property
     def layers(self) -> int: ...

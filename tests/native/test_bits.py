@@ -6,6 +6,7 @@ All comparisons are `==` on the bits. The last tests are the controls: what must
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,22 @@ def test_any_number_of_threads(architecture: str) -> None:
     for tokens in (TOKENS[:1], TOKENS[:8], TOKENS):
         first, *others = [score(model, model.open(), tokens) for model in models]
         assert all(same(first, other) for other in others)
+
+
+def test_threads_that_change_between_two_passes() -> None:
+    """Of one sequence: fewer, more, on processors of their own, and back."""
+    model = build(FORMATS, threads=2)
+    alone = one_by_one(model, TOKENS)
+    sequence, at = model.open(), 0
+    processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    choices = [(3, []), (1, []), (len(processors) or 1, processors), (2, [])]
+    for threads, places in choices * 4:
+        model.use_threads(threads, places)
+        assert model.threads == threads
+        n = 1 + at % 8
+        assert same(score(model, sequence, TOKENS[at : at + n]), alone[at : at + n])
+        at += n
+    assert at > 64  # over a boundary of pages
 
 
 def test_a_prompt_of_several_chunks() -> None:
