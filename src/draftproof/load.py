@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from draftproof.backends import CpuSettings, Placement, choose, load_on
-from draftproof.catalog import Progress, identity, profiles_dir, resolve, silent
+from draftproof.catalog import Progress, resolve, silent
 from draftproof.drafters import (
     CrossVocab,
     DraftModel,
@@ -22,25 +22,10 @@ from draftproof.drafters import (
 )
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting, TokenizerMismatch
-from draftproof.planner import (
-    Fixed,
-    Measured,
-    PairKey,
-    ProfileFile,
-    best_head,
-    measure,
-    measure_heads,
-)
-from draftproof.ports import (
-    Drafter,
-    Joining,
-    Lengths,
-    Model,
-    Narrowing,
-    Shallowing,
-    Tokenizer,
-)
-from draftproof.text import sample_texts, shared_ids
+from draftproof.planner import Costs, Fixed, Measured, ProfileFile
+from draftproof.ports import Drafter, Joining, Lengths, Model, Shallowing, Tokenizer
+from draftproof.text import shared_ids
+from draftproof.tuning import Tuning
 
 DrafterName: TypeAlias = Literal[
     "mix", "model", "crossvocab", "suffix", "lookup", "ngram", "selfspec", "none"
@@ -82,7 +67,7 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
             default "cpu" for a GGUF file that it runs, else "torch".
         device: Where PyTorch runs the target, such as "cpu" or "cuda:0".
         dtype: PyTorch's number format for the target, such as "float32".
-        threads: Of the CPU engine; by default one for each core.
+        threads: Of the CPU engine; by default those that are measured to be the fastest.
         cache_memory: Most bytes that the keys and values of a model on the CPU engine may take; by
             default half of what is free once it is loaded.
         quantize: Bits per weight, 8 or 4, that a folder's weights get while the CPU engine loads
@@ -110,61 +95,26 @@ def load(  # noqa: PLR0913  # a keyword for each thing that can be chosen
         draft_bits=draft_bits, progress=progress,
     )  # fmt: skip
     drafts = parts.draft or modelless(drafter, draft, parts.target, parts.tokenizer)
-    profile = None
-    if drafts is not None and draft_length == "auto" and not isinstance(draft, Drafter):
-        profile = profile_of(parts, drafts, drafter, draft, quantize)
-    return compose(parts.target, parts.tokenizer, drafts, draft_length, profile)
+    profile = costs = None
+    if drafts is not None and draft_length == "auto" and parts.tuning is not None:
+        costly = costly_of(drafts)
+        if not isinstance(draft, Drafter):
+            profile = parts.tuning.profile(costly, drafter, draft)
+        costs = parts.tuning.costs(costly, profile)
+    return compose(parts.target, parts.tokenizer, drafts, draft_length, profile, costs)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Loaded models, which several speculators may share; `draft` where one was named.
 
-    `files` are where the target, and the draft model where there is one, were loaded from.
+    `tuning` measures them where they were loaded from files.
     """
 
     target: Model
     tokenizer: Tokenizer
     draft: Drafter | None
-    files: tuple[Path, ...] = ()
-
-
-def profile_of(
-    parts: Parts, drafts: Drafter, drafter: DrafterName, given: Any, quantize: int | None
-) -> ProfileFile | None:
-    """Where costs of a loaded pair, and what it learns, are kept; None where nothing is.
-
-    Args:
-        parts: The models.
-        drafts: What drafts.
-        drafter: Its name.
-        given: The file that a drafter without a model reads, or None.
-        quantize: As in `load`.
-    """
-    from importlib.metadata import version
-
-    from draftproof.backends.info import cpu_name, model_info, runtime_info
-
-    folder = profiles_dir()
-    if folder is None:
-        return None
-    files = parts.files
-    if parts.draft is None and given is not None:
-        files = (*files, Path(given))
-    costly = drafts.costly if isinstance(drafts, Mix) else drafts
-    pair = (parts.target, drafts.model)
-    models = [model_info(model) for model in pair if model is not None]
-    torch = any(model["backend"] == "torch" for model in models)
-    machine = {
-        "processor": cpu_name(),
-        "models": models,
-        "runtime": runtime_info() if torch else None,
-        "quantize": quantize,
-        "head": costly.head if isinstance(costly, DraftModel) else None,
-        "version": version("draftproof"),
-    }
-    target, draft = (*map(identity, files), "")[:2]
-    return ProfileFile(folder, PairKey(target, draft, drafter, machine))
+    tuning: Tuning | None = None
 
 
 def load_parts(  # noqa: PLR0913  # those of `load`
@@ -186,6 +136,8 @@ def load_parts(  # noqa: PLR0913  # those of `load`
 ) -> Parts:
     """Load a target and, where one is named, its draft model; the arguments are those of `load`.
 
+    Threads that are left out are chosen by timing passes, unless that was done before; the head of
+    the draft likewise.
     `drafter` is one of `WITH_MODEL`, where a draft model is named.
     """
     settings = CpuSettings(threads=threads, cache_memory=cache_memory, quantize=quantize)
@@ -215,15 +167,21 @@ def load_parts(  # noqa: PLR0913  # those of `load`
         )
     model, tokenizer = load_on(chosen[0][1], path, placement, settings)
     files = tuple(file for file, _ in chosen)
-    if draft is None:
-        return Parts(model, tokenizer, None, files)
-    draft_model, draft_tokenizer = load_on(
-        chosen[1][1], draft_path, draft_placement, settings, coarse=draft_bits is not None
+    draft_model = draft_tokenizer = drafts = None
+    if draft is not None:
+        draft_model, draft_tokenizer = load_on(
+            chosen[1][1], draft_path, draft_placement, settings, coarse=draft_bits is not None
+        )
+    tuning = Tuning(
+        target=model, tokenizer=tokenizer, draft=draft_model, files=files, quantize=quantize
     )
-    drafts = pair(model, tokenizer, draft_model, draft_tokenizer, drafter)
-    if drafter == "mix" and isinstance(costly_of(drafts), CrossVocab):
-        progress(f"{draft} has another tokenizer than {target}, and drafts by crossvocab", 0, 0)
-    return Parts(model, tokenizer, drafts, files)
+    if threads is None:
+        tuning.choose_threads()
+    if draft_model is not None:
+        drafts = pair(model, tokenizer, draft_model, draft_tokenizer, drafter, tuning)
+        if drafter == "mix" and isinstance(costly_of(drafts), CrossVocab):
+            progress(f"{draft} has another tokenizer than {target}, and drafts by crossvocab", 0, 0)
+    return Parts(model, tokenizer, drafts, tuning)
 
 
 def from_transformers(
@@ -287,6 +245,7 @@ def pair(
     draft: Model,
     draft_tokenizer: Tokenizer | None,
     drafter: DrafterName = "model",
+    tuning: Tuning | None = None,
 ) -> Drafter:
     """A draft model for a target, as its tokenizer allows.
 
@@ -297,6 +256,7 @@ def pair(
         draft_tokenizer: Its tokenizer; the target's where it is None.
         drafter: One of `WITH_MODEL`. "mix" drafts by the ids that both tokenizers know, and across
             the tokenizers, as "crossvocab", where the ids mean different strings.
+        tuning: Chooses how much of the draft's output head to compute; None leaves it whole.
 
     Raises:
         TokenizerMismatch: They do, and `drafter` is "model"; or there is no token in common.
@@ -312,7 +272,8 @@ def pair(
             if drafter != "mix":
                 raise
             return with_matches(_across(target, tokenizer, draft, draft_tokenizer))
-    model = DraftModel(draft, target.vocab_size, shared, head_of(target, draft, tokenizer))
+    head = None if tuning is None else tuning.head()
+    model = DraftModel(draft, target.vocab_size, shared, head)
     return with_matches(model) if drafter == "mix" else model
 
 
@@ -327,17 +288,6 @@ def _across(
             remedy="pass the tokenizers of target and draft",
         )
     return CrossVocab(draft, draft_tokenizer, tokenizer, target.vocab_size)
-
-
-def head_of(target: Model, draft: Model, tokenizer: Tokenizer | None) -> int | None:
-    """How much of the draft's output head pays on this machine (`planner.heads`); None for all."""
-    if tokenizer is None or not isinstance(draft, Narrowing):
-        return None
-    texts = [tokenizer.encode(text) for text in sample_texts()]
-    sizes = [draft.vocab_size // part for part in (2, 4, 8)]
-    costs = measure_heads(draft, texts, sizes)
-    plain = measure(target, texts[0][:32], sizes=(1,), repeats=3)
-    return best_head(costs, plain(1)).ids
 
 
 def with_matches(model: Drafter) -> Drafter:
@@ -432,13 +382,24 @@ def compose(
     drafter: Drafter | None,
     draft_length: int | Literal["auto"],
     profile: ProfileFile | None = None,
+    costs: Costs | None = None,
 ) -> Speculator:
-    """Target, drafter and draft length policy together; `profile` is where "auto" keeps costs."""
+    """Target, drafter and draft length policy together.
+
+    Args:
+        target: The target.
+        tokenizer: Its tokenizer; None where prompts are token ids.
+        drafter: What drafts; None for plain decoding.
+        draft_length: As in `load`.
+        profile: Where "auto" keeps costs; None keeps none.
+        costs: What was measured at load; without them, and without any in the profile, "auto"
+            measures when its first request begins.
+    """
     lengths: Lengths
     if drafter is None:
         lengths = Fixed(0)
     elif draft_length == "auto":
-        lengths = Measured(target, costly_of(drafter), profile=profile)
+        lengths = Measured(target, costly_of(drafter), costs=costs, profile=profile)
     else:
         lengths = Fixed(draft_length)
     return Speculator(target, tokenizer, drafter, lengths)

@@ -201,12 +201,42 @@ class Batching(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What computes passes: `count` threads, which the system places, or each on its processor."""
+
+    count: int
+    pinned: bool = False
+
+
+@runtime_checkable
+class Threaded(Protocol):
+    """An optional capability of a `Model`: being computed by other threads after it was loaded."""
+
+    @property
+    def threads(self) -> Threads:
+        """What computes it now."""
+        ...
+
+    def use_threads(self, threads: Threads) -> None:
+        """Be computed so from the next pass on; logits stay the same."""
+        ...
+
+    def choices(self) -> Sequence[Threads]:
+        """What may suit this machine, the usual choice first."""
+        ...
+
+    def trial(self, threads: Threads) -> Model:
+        """A part of the model, enough to time `threads`, computed by them beside the model."""
+        ...
+
+
 @runtime_checkable
 class Reporting(Protocol):
     """An optional capability of a `Model`: saying how it is run, for reports."""
 
     def info(self) -> Mapping[str, object]:
-        """`backend` and, where they apply, `device`, `dtype`, `kernels` and `threads`; or more."""
+        """`backend` and, where they apply, `device`, `dtype`, `kernels`, `threads`; or more."""
         ...
 
 

@@ -55,6 +55,7 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> Loaders:
     engine.runs, engine.load_cpu_model = made.runs, made.cpu
     monkeypatch.setitem(sys.modules, "draftproof.backends.cpu.load", engine)
     monkeypatch.setattr(pretrained, "load_model_and_tokenizer", made.torch)
+    monkeypatch.setattr("draftproof.tuning.sample_texts", lambda: ["the cat sat"])
     return made
 
 

@@ -28,8 +28,8 @@ from draftproof.planner import (
     forget,
     measure_costs,
 )
+from draftproof.planner import kept as kept_module
 from draftproof.planner import measured as measured_module
-from draftproof.planner import profile as profile_module
 from draftproof.planner.length import AutoPolicy
 from draftproof.planner.measured import SAVE_EVERY
 from draftproof.planner.profile import Profile
@@ -166,7 +166,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_the_oldest_go_where_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profile_module, "MOST_FILES", 3)
+    monkeypatch.setattr(kept_module, "MOST_FILES", 3)
     files = [ProfileFile(tmp_path, replace(KEY, target=str(i))) for i in range(5)]
     for age, file in enumerate(files):
         file.write(Profile(COSTS))

@@ -60,7 +60,7 @@ class CpuSettings:
     """What the CPU engine alone reads; the same for target and draft.
 
     Args:
-        threads: How many compute; by default one for each core.
+        threads: How many compute; by default one for each core, until `tuning` chooses.
         cache_memory: Most bytes that a model's keys and values may take.
         quantize: Bits, 8 or 4, that a folder's weights are quantised to while they load.
     """

@@ -59,8 +59,8 @@ def engines() -> list[str]:
 
 
 def _cpu_engine() -> str:
-    from draftproof.backends.cpu.load import cores
     from draftproof.backends.cpu.native import require_native
+    from draftproof.backends.cpu.processors import cores
 
     try:
         kernels = require_native().kernels()[0]

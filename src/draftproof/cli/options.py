@@ -109,7 +109,7 @@ target_placement_options = apply(
         click.option("--device", help="Where torch runs the target, such as cpu or cuda:0."),
         click.option("--dtype", type=click.Choice(DTYPES), help="torch's format for the target."),
         click.option(
-            "--threads", type=int, help="Threads of the backend cpu; one a core by default."
+            "--threads", type=int, help="Threads of the backend cpu; the fastest by default."
         ),
         click.option(
             "--cache-memory",

@@ -1,18 +1,21 @@
 """Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
 
-`costs` measures, `profile` keeps what was measured, `length` decides while a request runs, `shape`
-says which tree is worth drafting, and `predict` tells beforehand, from rounds that were played and
-rounds that `replay` makes of them. Each stands on `theory`, and none knows a runtime.
+`costs` measures, as do `heads` and `threads`; `kept` and `profile` keep what was measured; `length`
+decides while a request runs, `shape` says which tree is worth drafting, and `predict` tells
+beforehand, from rounds that were played and rounds that `replay` makes of them. Each stands on
+`theory`, and none knows a runtime.
 """
 
 from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
 from draftproof.planner.heads import best_head, measure_heads
+from draftproof.planner.kept import KeptFile, PairKey, forget
 from draftproof.planner.length import Auto, Fixed
-from draftproof.planner.measured import Measured
+from draftproof.planner.measured import Measured, early_costs, early_curve
 from draftproof.planner.predict import AdaptiveRun, Plan, Prediction, predict, predict_adaptive
-from draftproof.planner.profile import PairKey, ProfileFile, forget
+from draftproof.planner.profile import Profile, ProfileFile
 from draftproof.planner.replay import PromptRun, Replay
 from draftproof.planner.shape import Shape, best_tree
+from draftproof.planner.threads import best_threads, measure_threads
 
 __all__ = [
     "AdaptiveRun",
@@ -20,21 +23,27 @@ __all__ = [
     "CostCurve",
     "Costs",
     "Fixed",
+    "KeptFile",
     "Measured",
     "PairKey",
     "Plan",
     "Prediction",
+    "Profile",
     "ProfileFile",
     "PromptRun",
     "Replay",
     "Shape",
     "best_head",
+    "best_threads",
     "best_tree",
     "draft_cost",
+    "early_costs",
+    "early_curve",
     "forget",
     "measure",
     "measure_costs",
     "measure_heads",
+    "measure_threads",
     "predict",
     "predict_adaptive",
 ]

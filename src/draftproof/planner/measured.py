@@ -1,4 +1,8 @@
-"""`Auto`, its costs measured when the first request begins, or known from an earlier process."""
+"""`Auto`, its costs measured when a pair is loaded, or known from an earlier process.
+
+Costs that nobody measured before are measured when the first request begins: those of models that
+were passed in, of encoders of sound, and of targets that are too slow for loading to wait for.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,73 @@ from collections.abc import Callable
 from threading import Lock
 
 from draftproof.core import Prompt
-from draftproof.planner.costs import Clock, Costs, measure_costs
+from draftproof.planner.costs import (
+    Clock,
+    CostCurve,
+    Costs,
+    draft_cost,
+    measure_costs,
+    measure_soon,
+)
 from draftproof.planner.length import STEADY, Auto, AutoPolicy
 from draftproof.planner.profile import Profile, ProfileFile
 from draftproof.planner.running import Experience
 from draftproof.ports import Drafter, LengthPolicy, Model
+from draftproof.sampling import Sampling, Standardiser
 
-# All of this takes under a second where a pass over one token takes up to 40 ms.
+# All of this takes under a second where a pass over one token takes some 40 ms.
 SIZES = (1, 2, 4, 8)
 REPEATS = 3
 BUDGET = 0.25  # seconds of timed passes
 PREFIX = 16  # tokens of the prompt that stand in the cache; longer ones would cost their reading
 DRAFT = 2  # tokens per timed draft
+EARLY = 0.15  # the budget at load, where the threads and the draft's head are measured, too
+STAND_IN = 4  # tokens that stand in the cache there
+PATIENCE = 0.3  # seconds to read them: the costs of a slower target wait for the first request
 SAVE_EVERY = 5.0  # seconds
+
+
+def early_curve(
+    target: Model, prompt: tuple[int, ...], clock: Clock = time.perf_counter
+) -> CostCurve | None:
+    """What a target's passes cost, measured at load; None where that would take long.
+
+    Args:
+        target: The target.
+        prompt: Some token ids of an ordinary text.
+        clock: The time in seconds.
+    """
+    return measure_soon(
+        target, prompt[:STAND_IN], patience=PATIENCE, warmed=True, sizes=SIZES, repeats=REPEATS,
+        budget=EARLY, clock=clock,
+    )  # fmt: skip
+
+
+def early_costs(
+    curve: CostCurve, drafter: Drafter, prompt: tuple[int, ...], clock: Clock = time.perf_counter
+) -> Costs:
+    """The target's costs with a drafter's, which are measured behind the same prompt.
+
+    Args:
+        curve: The target's.
+        drafter: What drafts for it.
+        prompt: As for `early_curve`.
+        clock: The time in seconds.
+    """
+    standardise, start = Standardiser(Sampling()), prompt[:STAND_IN]
+    return Costs(
+        curve,
+        draft_cost(
+            drafter, start, standardise, tokens=DRAFT, repeats=REPEATS, budget=EARLY, clock=clock
+        ),
+    )
 
 
 class Measured:
     """The adaptive draft length of one target and drafter on this machine.
 
     The costs are those given, or those of the profile, or they are measured once, behind the first
-    request's own prompt (an encoder's features have no stand-in). Every request corrects them as it
+    request's own prompt. Every request corrects them as it
     runs, and the next one starts from the costs and the acceptance that were learned. A request
     that has to be reproducible neither learns nor teaches.
 

@@ -1,53 +1,28 @@
 """What was measured and learned of a pair, kept on the disk from one process to the next.
 
-A small file holds the costs of one pair on one machine, the corrections that rounds brought to them
-and what its drafts were worth. Nothing depends on it: where it is missing, damaged, of another
-format or about something else, costs are measured anew, and a folder that cannot be written holds
-no files.
+A small file (`kept`) holds the costs of one pair on one machine, the corrections that rounds
+brought to them and what its drafts were worth.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from draftproof.errors import InvalidSetting
-from draftproof.files import replacing
 from draftproof.planner.beliefs import BINS, Counts
 from draftproof.planner.costs import CostCurve, Costs
+from draftproof.planner.kept import KeptFile, PairKey
 from draftproof.planner.running import Corrections, Taught
 
-FORMAT = 1  # of the file; to be raised when the meaning of a number in it changes
-MOST_FILES = 64  # the ones that were written longest ago go first
-MOST_BYTES = 2**17
 _FURTHEST = 5.0  # a correction beyond a factor of exp(5) was not learned from rounds
 _COUNT = 1e9
 
 # What reading a file raises that `write` did not write.
 _DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError)
-
-
-@dataclass(frozen=True, slots=True)
-class PairKey:
-    """What costs belong to: a pair, and all that they depend on besides.
-
-    Args:
-        target: What tells the target's files from any others.
-        draft: The same of the draft's; empty where drafts come from no file.
-        drafter: What drafts.
-        machine: Processor, threads and whatever else they depend on; ready for `json.dumps`.
-    """
-
-    target: str
-    draft: str
-    drafter: str
-    machine: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +42,13 @@ class ProfileFile:
     """
 
     def __init__(self, folder: Path, key: PairKey) -> None:
-        self._key = _plain(asdict(key))
-        digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
-        self.path = folder / f"{digest[:32]}.json"
+        self._file = KeptFile(folder, key)
+        self.path = self._file.path
 
     def read(self) -> Profile | None:
         """The profile; None where there is none, or none that can be used."""
-        document = _read(self.path)
-        if document is None or document.get("key") != self._key:
+        document = self._file.read()
+        if document is None:
             return None
         with suppress(*_DAMAGE, ValueError, InvalidSetting):
             taught = document["taught"]
@@ -83,49 +57,7 @@ class ProfileFile:
 
     def write(self, profile: Profile) -> None:
         """Keep it, where the folder can be written."""
-        document = {"format": FORMAT, "key": self._key, **asdict(profile)}
-        with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.path) as file:
-                file.write(json.dumps(document).encode())
-            files = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
-            for path in files[:-MOST_FILES]:
-                path.unlink()
-
-
-def forget(folder: Path, model: str) -> int:
-    """Remove every profile that a model takes part in, as target or as draft.
-
-    Args:
-        folder: Of all profiles.
-        model: As in `PairKey`.
-
-    Returns:
-        How many there were.
-    """
-    removed = 0
-    for path in folder.glob("*.json"):
-        key = (_read(path) or {}).get("key")
-        if isinstance(key, dict) and model in (key.get("target"), key.get("draft")):
-            with suppress(OSError):
-                path.unlink()
-                removed += 1
-    return removed
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A file of this format; None for any other."""
-    with suppress(OSError, ValueError, RecursionError):
-        if path.stat().st_size <= MOST_BYTES:
-            document = json.loads(path.read_bytes())
-            if isinstance(document, dict) and document.get("format") == FORMAT:
-                return document
-    return None
-
-
-def _plain(value: Any) -> Any:
-    """As it comes back from a file, so that keys can be compared."""
-    return json.loads(json.dumps(value))
+        self._file.write(asdict(profile))
 
 
 def _costs(found: Any) -> Costs:

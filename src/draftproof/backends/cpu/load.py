@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from draftproof.backends.cpu.config import read_config, require_architecture
 from draftproof.backends.cpu.gguf import GgufFile, open_gguf, reading
 from draftproof.backends.cpu.model import CpuModel
 from draftproof.backends.cpu.native import require_native
+from draftproof.backends.cpu.processors import cores
 from draftproof.backends.cpu.safetensors import Quantize, open_folder
 from draftproof.backends.cpu.tokenizer import GgufTokenizer, from_folder
 from draftproof.backends.memory import GIB, require_free
@@ -131,12 +131,6 @@ def runs(path: str | Path) -> str | None:
             raise
         return f"{error.what}: {error.why}"
     return None
-
-
-def cores() -> int:
-    """Cores that this process may use, hyper-threads not counted twice."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(allowed or 1, psutil.cpu_count(logical=False) or allowed or 1))
 
 
 @dataclass(frozen=True, slots=True)

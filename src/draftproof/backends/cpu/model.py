@@ -10,10 +10,13 @@ from typing import Any, cast
 import numpy as np
 
 from draftproof.backends.checks import require_pass, require_token_prompt
+from draftproof.backends.cpu import processors
 from draftproof.backends.cpu.native import require_native
 from draftproof.core import Int64, Logits, Prompt
 from draftproof.errors import OutOfMemory
-from draftproof.ports import Pass
+from draftproof.ports import Pass, Threads
+
+TRIAL_BYTES = 2**27  # of weights: several times what caches hold, and a few milliseconds
 
 
 class CpuModel:
@@ -67,7 +70,8 @@ class CpuModel:
             "backend": "cpu",
             "device": "cpu",
             "kernels": self.engine.kernels,
-            "threads": self.engine.threads,
+            "threads": self.threads.count,
+            "pinned": self.threads.pinned,
             "weights": "cut to 4 bits" if self.coarse else "as in the file",
         }
 
@@ -122,6 +126,37 @@ class CpuModel:
         shallowed.engine = self.engine.shallow(layers)
         shallowed.name = f"{self.name} (first {layers} layers)"
         return shallowed
+
+    @property
+    def threads(self) -> Threads:
+        """What computes it; those of a model of fewer layers are its own."""
+        return Threads(int(self.engine.threads), bool(self.engine.processors))
+
+    def use_threads(self, threads: Threads) -> None:
+        """Be computed by these threads from the next pass on.
+
+        Pinned ones stay on a processor each; the calling thread does so while a pass lasts. Where
+        this process has no processors for them, the system places them.
+
+        Raises:
+            ValueError: There are fewer than 1, or more than 1024.
+        """
+        self.engine.use_threads(threads.count, processors.places(threads))
+
+    def choices(self) -> tuple[Threads, ...]:
+        """A thread for each core, for each logical processor, and both of them pinned."""
+        return processors.choices()
+
+    def trial(self, threads: Threads) -> CpuModel:
+        """The first layers and a sliver of the head, to time threads that are its own.
+
+        Of a large model some `TRIAL_BYTES`: its passes are alike, and it has many.
+        """
+        whole = max(1, int(self.engine.pass_bytes))
+        layers = min(self.layers, max(1, -(-self.layers * TRIAL_BYTES // whole)))
+        part, _ = self.shallow(layers).narrow(range(1))
+        part.use_threads(threads)
+        return part
 
     def score_together(self, passes: Sequence[Pass]) -> list[Logits]:
         """Append and score every session's tokens in one pass, chains and trees.
