@@ -1,0 +1,130 @@
+"""How often `plan`'s interval holds what is measured afterwards, and whether its choice was right.
+
+    python benchmarks/forecasts.py --target qwen2.5-coder-1.5b --draft qwen2.5-coder-0.5b \\
+        --prompts benchmarks/data/spec-4.jsonl --temperatures 0,0.7
+
+The prompts are taken in sets, by what stands before the slash of their names. For each set and
+temperature the drafters are planned for, as `draftproof plan` does it, and then measured on the
+same prompts as `bench speed` does it, over more tokens. A cell is a set, a temperature and a
+drafter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from draftproof.bench.forecast import ranked
+from draftproof.bench.modes import contenders
+from draftproof.bench.plan import compete
+from draftproof.bench.prompts import BenchPrompt, encode, read_prompts
+from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.speed import PLAIN, compare, measure, speculator_mode
+from draftproof.engine import Options, Speculator
+from draftproof.load import compose, load
+
+CLOSE = 0.95  # of the best one's speed: a recommendation that far off is still right
+
+
+def by_set(prompts: Sequence[BenchPrompt]) -> dict[str, list[BenchPrompt]]:
+    sets: dict[str, list[BenchPrompt]] = {}
+    for prompt in prompts:
+        sets.setdefault(prompt.name.split("/")[0], []).append(prompt)
+    return sets
+
+
+def forecast(
+    speculator: Speculator,
+    ids: Sequence[tuple[int, ...]],
+    options: Mapping[str, Any],
+    tokens: tuple[int, int],
+) -> dict[str, Any]:
+    """The cells of one set and temperature; `tokens` for planning and for measuring."""
+    target, tokenizer = speculator.target, speculator.tokenizer
+    drafters = contenders(speculator, None)
+    plain = compose(target, tokenizer, None, 0)
+    requests = [plain.request(prompt, Options.of(options)) for prompt in ids]
+    standings = ranked(compete(target, drafters, requests, tokens[0]))
+    modes = [speculator_mode(PLAIN, plain, options)] + [
+        speculator_mode(name, compose(target, tokenizer, drafter, "auto"), options)
+        for name, drafter in drafters.items()
+    ]
+    runs = measure(modes, ids, tokens[1])
+    measured = {name: compare(runs[name], runs[PLAIN], "decode") for name in drafters}
+    best = max(measured.values(), key=lambda gain: gain.value)
+    chosen = standings[0].name if standings[0].speedup > 1 else PLAIN
+    speed = 1.0 if chosen == PLAIN else measured[chosen].value
+    return {
+        "cells": [
+            {
+                **standing.to_json(),
+                "measured": measured[standing.name].value,
+                "measured_low": measured[standing.name].low,
+                "measured_high": measured[standing.name].high,
+                "held": standing.low <= measured[standing.name].value <= standing.high,
+            }
+            for standing in standings
+        ],
+        "recommended": chosen,
+        "recommended_is_close": speed >= CLOSE * max(best.value, 1.0),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default="qwen2.5-coder-1.5b")
+    parser.add_argument("--draft", default="qwen2.5-coder-0.5b")
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--temperatures", default="0,0.7")
+    parser.add_argument("--plan-tokens", type=int, default=48)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    check_output(given.output)
+    sets = by_set(read_prompts(given.prompts, given.limit))
+    speculator = load(given.target, draft=given.draft)
+    assert speculator.tokenizer is not None
+    assert speculator.drafter is not None
+    found = []
+    for temperature in map(float, given.temperatures.split(",")):
+        for name, prompts in sets.items():
+            ids = encode(prompts, speculator.tokenizer, raw=False)
+            options = {"temperature": temperature}
+            told = forecast(speculator, ids, options, (given.plan_tokens, given.max_tokens))
+            found.append({"set": name, "temperature": temperature, **told})
+            for cell in told["cells"]:
+                mark = "" if cell["held"] else "  not held"
+                print(
+                    f"{name} at {temperature:g}, {cell['name']}: {cell['measured']:.2f}, planned "
+                    f"{cell['speedup']:.2f} ({cell['low']:.2f} to {cell['high']:.2f}){mark}",
+                    flush=True,
+                )
+    cells = [cell for one in found for cell in one["cells"]]
+    held = sum(cell["held"] for cell in cells)
+    close = sum(one["recommended_is_close"] for one in found)
+    print(f"held in {held} of {len(cells)} cells; {close} of {len(found)} recommendations close")
+    result = {
+        "target": given.target,
+        "draft": given.draft,
+        "plan_tokens": given.plan_tokens,
+        "max_tokens": given.max_tokens,
+        "held": held,
+        "cells": len(cells),
+        "recommendations_close": close,
+        "sets": found,
+        "prompts": [prompt.name for prompts in sets.values() for prompt in prompts],
+        "provenance": provenance(
+            {"target": given.target, "draft": given.draft},
+            {"target": speculator.target, "draft": speculator.drafter.model},
+        ),
+    }
+    write_result("forecasts", result, given.output)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
