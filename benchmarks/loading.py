@@ -3,8 +3,8 @@
     python benchmarks/loading.py qwen2.5-coder-1.5b qwen2.5-coder-0.5b smollm2-135m
 
 Peak memory is that of the whole process, with Python and its libraries, after 16 tokens were
-written; what they and the keys and values take of it is told beside it. The files are read once before, so
-that a cold disk is not what is measured.
+written; what they and the keys and values take of it is told beside it. The files are read
+once before, so that a cold disk is not what is measured.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import psutil
+
 from draftproof.bench.provenance import check_output, provenance, write_result
 from draftproof.catalog import resolve
 from draftproof.load import load
@@ -28,7 +30,7 @@ TOKENS = 16
 
 def alone(name: str) -> None:
     """What a process of its own does: load, write a little, print its account."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = psutil.Process().memory_info().rss
     started = perf_counter()
     speculator = load(name)
     loaded = perf_counter()
@@ -36,7 +38,7 @@ def alone(name: str) -> None:
     length = result.prompt_tokens + len(result.token_ids)
     account = {
         "load_seconds": loaded - started,
-        "before_bytes": before * 1024,
+        "before_bytes": before,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "cache_bytes": length * speculator.target.cache_bytes_per_token,  # type: ignore[attr-defined]
     }
