@@ -7,6 +7,7 @@ that know some. Teaching one takes a second or two.
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import tiny_models
@@ -48,6 +49,21 @@ def bpe(vocab_size: int = 320, **settings: Any) -> Any:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>", **settings
     )
+
+
+def permuted(tokenizer: Any) -> Any:
+    """The same strings and the same size, under other ids."""
+    from tokenizers import Tokenizer
+
+    described = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = described["model"]["vocab"]
+    ordinary = [token for token in vocabulary if vocabulary[token] >= 3]
+    shifted = [vocabulary[token] for token in (*ordinary[1:], ordinary[0])]
+    described["model"]["vocab"] = {**vocabulary, **dict(zip(ordinary, shifted, strict=True))}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(described)),
+        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+    )  # fmt: skip
 
 
 def taught(seed: int = 0, steps: int = 60, vocab_size: int = 320) -> Any:

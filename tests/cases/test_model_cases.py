@@ -273,21 +273,6 @@ def test_case_06_recurrent_and_hybrid_models_are_refused_by_name(make: Any, said
         dp.from_transformers(model("llama"), make())
 
 
-def permuted(tokenizer: Any) -> Any:
-    """The same strings and the same size, under other ids."""
-    from tokenizers import Tokenizer
-
-    described = json.loads(tokenizer.backend_tokenizer.to_str())
-    vocabulary = described["model"]["vocab"]
-    ordinary = [token for token in vocabulary if vocabulary[token] >= 3]
-    shifted = [vocabulary[token] for token in (*ordinary[1:], ordinary[0])]
-    described["model"]["vocab"] = {**vocabulary, **dict(zip(ordinary, shifted, strict=True))}
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(described)),
-        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Saved models: a target, a draft with its tokenizer, and one with a permuted tokenizer."""
@@ -295,7 +280,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     drafts = {"target": model("taught"), "draft": near("taught", 0.5), "other": half_taught()}
     for name, made in drafts.items():
         copy.deepcopy(made).save_pretrained(root / name)  # saving sets the architecture's name
-        tokenizer = permuted(bpe()) if name == "other" else bpe()
+        tokenizer = taught_models.permuted(bpe()) if name == "other" else bpe()
         tokenizer.save_pretrained(root / name)
     return {name: root / name for name in drafts}
 
@@ -304,7 +289,7 @@ def test_case_08_a_wrong_tokenizer_is_refused(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where the draft model is to draft by its ids; by default it drafts by its text."""
-    other = permuted(bpe())
+    other = taught_models.permuted(bpe())
     assert len(other) == len(bpe())
     target, said = model("taught"), r"mean different strings(.|\n)*--drafter crossvocab"
     with pytest.raises(TokenizerMismatch, match=said):
@@ -331,7 +316,7 @@ def test_case_08_another_tokenizer_drafts_by_its_text(
     folders: dict[str, Path], drafter: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The right pair's weights behind a permuted tokenizer would draft nothing right by its ids."""
-    other = permuted(bpe())
+    other = taught_models.permuted(bpe())
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folders["other"]).eval()
     options = {"drafter": drafter, "draft_length": 4}
     notices: list[str] = []

@@ -26,7 +26,7 @@ from draftproof.drafters import DraftModel, PromptLookup
 from draftproof.engine import Request, Speculator
 from draftproof.engine import round as round_module
 from draftproof.planner import Fixed
-from draftproof.ports import Drafter, Model
+from draftproof.ports import Drafter, Model, Pass
 from draftproof.sampling import Sampling
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -132,7 +132,7 @@ def test_running_out_of_the_budget_is_no_pass(run: Run) -> None:
 
 
 def test_the_draft_length_is_the_one_that_is_tested(run: Run) -> None:
-    assert "at draft lengths 2: " in run("--draft-length", "2").output
+    assert "at draft length 2: " in run("--draft-length", "2").output
     assert "at draft lengths 1, 3, 7: " in run().output
 
 
@@ -151,6 +151,57 @@ def test_nothing_to_check_is_refused(
         main(["check", *arguments])
     assert caught.value.code == 2
     assert what in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------- every drafter
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target of `folder`, a near `draft`, and the same as an `other` with another tokenizer."""
+    import transformers
+
+    path = tmp_path_factory.mktemp("pair")
+    for name, where in (("target", folder), ("draft", folder / "draft")):
+        (path / name).symlink_to(where)
+    near = transformers.AutoModelForCausalLM.from_pretrained(folder / "draft")
+    near.save_pretrained(path / "other")
+    taught_models.permuted(taught_models.bpe()).save_pretrained(path / "other")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("drafter", "draft", "trees"),
+    [
+        ("mix", "draft", True),
+        ("model", "draft", True),
+        ("mix", "other", False),
+        ("crossvocab", "other", False),
+        ("suffix", None, True),
+        ("lookup", None, False),
+        ("ngram", None, False),
+        ("selfspec", None, True),
+    ],
+)
+def test_every_drafter_is_checked(
+    drafter: str, draft: str | None, trees: bool, pair: Path, outcome: Any
+) -> None:
+    """False alarms of the law test: at most 1e-4, with fixed seeds."""
+    pytest.importorskip("draftproof._native", exc_type=ImportError)
+    prompts = pair / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "the old the big the old the naive the"}))
+    named = [] if draft is None else ["--draft", pair / draft]
+    status, out, err = outcome(
+        "check", "--target", pair / "target", "--backend", "cpu", "--threads", 1,
+        "--drafter", drafter, *named, "--prompts", prompts,
+        "--temperature", 1, "--top-k", 3, "--verify", "block",
+    )  # fmt: skip
+    lines = out.splitlines()
+    assert status == 0, out
+    assert [line.split(":")[0].split()[0] for line in lines[:-1]] == ["pass"] * 4
+    assert (", and with " in lines[0]) == trees
+    assert lines[-1].startswith("verdict: exact")
+    assert ("has another tokenizer" in err) == ((drafter, draft) == ("mix", "other"))
 
 
 # --------------------------------------------------------------------- rounding and near-ties
@@ -268,6 +319,25 @@ def test_a_memo_gives_the_models_own_rows_and_makes_no_pass_twice() -> None:
         assert memo.passes == 2
     memo.close()
     assert model.open_sessions == 0
+
+
+def test_a_memo_has_the_columns_that_a_smaller_head_would() -> None:
+    class Pairs(FakeModel):
+        """Its head is computed two rows at a time."""
+
+        def narrow(self, ids: Sequence[int]) -> tuple[FakeModel, np.ndarray]:
+            return self, np.unique([(i - i % 2, i - i % 2 + 1) for i in ids])
+
+    for model, expected in ((FakeModel(8, seed=3), [2, 5]), (Pairs(8, seed=3), [2, 3, 4, 5])):
+        memo = MemoModel(model)
+        narrowed, columns = memo.narrow([5, 2])
+        assert columns.tolist() == expected
+        for _ in range(2):
+            session = memo.open((1, 2))
+            session.score((1,), keep=0)
+            ((row,),) = narrowed.score_together([Pass(session, (2,), 1)])
+            assert np.array_equal(row, model.logits_after((1, 2))[expected])
+        assert memo.passes == 1
 
 
 def test_a_memo_is_bounded() -> None:

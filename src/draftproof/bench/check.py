@@ -1,7 +1,8 @@
 """Is speculation exact on this pair, with these settings? Three tests on the user's own models.
 
 `greedy`
-    Speculative ids equal plain ids at several draft lengths. A runtime may round differently in
+    Speculative ids equal plain ids at several draft lengths, and with trees where the target can
+    score them. A runtime may round differently in
     passes over different numbers of tokens, and where plain's two best tokens are that close, the
     choice may flip. How close is measured (`rounding`), not assumed.
 `self_draft`
@@ -16,16 +17,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from draftproof.bench.bold import Bold
 from draftproof.bench.finding import Finding, Status
 from draftproof.bench.law_test import ALPHA
 from draftproof.bench.memo import MemoModel
 from draftproof.bench.output_law import TEST, output_law
 from draftproof.bench.rounding import Margins, Rounding, measure_rounding
-from draftproof.core import Rule
+from draftproof.core import Round, Rule
 from draftproof.drafters import DraftModel
 from draftproof.engine import Generation, Request, Running, decode
 from draftproof.planner import Fixed
-from draftproof.ports import Drafter, Model
+from draftproof.ports import Branching, Drafter, Model
 from draftproof.sampling import Sampling
 
 LENGTHS = (1, 3, 7)  # draft lengths of the greedy test
@@ -33,18 +35,19 @@ GREEDY_TOKENS = 24
 SELF_TOKENS = 16
 SELF_PROMPTS = 2
 LAW_LENGTH = 3  # long enough for every rule to look behind a rejection
+TREE = "tree"
 SELF_ALPHA = 1e-3  # probability that rounding alone rejects more self-drafts than are allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an output leaves plain decoding's.
+    """Where an output leaves plain decoding's, at a draft length or with a "tree".
 
     `margin` is how far plain's token is ahead of the one that was chosen, in log-probability.
     """
 
     prompt: int
-    draft_length: int
+    draft_length: int | str
     position: int
     margin: float
 
@@ -111,27 +114,42 @@ class Check:
             for margins, ids in zip(seen, plain, strict=True)
             for length in self.lengths
         )
-        differences = []
-        for length in self.lengths:
+        differences, trees = [], 0
+        lengths: list[int | str] = [*self.lengths, TREE]
+        for length in lengths:
             for prompt, (request, ids) in enumerate(zip(requests, plain, strict=True)):
+                if length == TREE and not self._branches(request):
+                    continue
                 run = self._play(request, self.target, self.drafter, length)
                 passes += run.stats.rounds
+                trees += sum(map(is_tree, run.rounds))
                 at = first_difference(ids, run.token_ids)
                 if at is not None:
                     chosen = run.token_ids[at] if at < len(run.token_ids) else None
                     margin = seen[prompt].margin(ids[:at], chosen)
                     differences.append(Difference(prompt, length, at, margin))
         passes += self.memo.passes
-        return self._greedy_finding(differences, sum(map(len, plain)), passes)
+        return self._greedy_finding(differences, sum(map(len, plain)), passes, trees)
+
+    def _branches(self, request: Request) -> bool:
+        """Whether the target can score a tree."""
+        session = self.target.open(request.prompt)
+        try:
+            return isinstance(session, Branching)
+        finally:
+            session.close()
 
     def _greedy_finding(
-        self, differences: Sequence[Difference], tokens: int, passes: int
+        self, differences: Sequence[Difference], tokens: int, passes: int, trees: int
     ) -> Finding:
         rounding = self.rounding
         ties = [d for d in differences if d.margin <= rounding.tolerance]
         wrong = [d for d in differences if d.margin > rounding.tolerance]
         lengths = ", ".join(map(str, self.lengths))
-        line = f"{tokens} tokens of {len(self.requests)} prompts at draft lengths {lengths}: "
+        if trees:
+            lengths += f", and with {_counted(trees, 'tree')}"
+        line = f"{tokens} tokens of {_counted(len(self.requests), 'prompt')} at draft "
+        line += f"lengths {lengths}: " if len(self.lengths) > 1 else f"length {lengths}: "
         if wrong:
             first = wrong[0]
             line += (
@@ -145,6 +163,7 @@ class Check:
             line += f" but for near-ties ({margins})"
         details = {
             "tokens": tokens,
+            "trees": trees,
             "different": [asdict(difference) for difference in wrong],
             "near_ties": [asdict(tie) for tie in ties],
             "target_passes": passes,
@@ -210,9 +229,10 @@ class Check:
         )
 
     def _play(
-        self, request: Request, target: Model, drafter: Drafter | None, length: int
+        self, request: Request, target: Model, drafter: Drafter | None, length: int | str
     ) -> Generation:
-        running = Running(request, target, None, drafter, Fixed(length))
+        lengths = Fixed(length) if isinstance(length, int) else Bold(self.law_length)
+        running = Running(request, target, None, drafter, lengths)
         for _ in decode([running]):
             pass
         return Generation.of(running)
@@ -232,12 +252,22 @@ class Check:
         ]
 
 
+def is_tree(round: Round) -> bool:
+    """Whether several of a round's drafted tokens followed the same one."""
+    parents = [guess.parent for guess in round.guesses]
+    return len(set(parents)) < len(parents)
+
+
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """The first position where two outputs differ, ends included; None where they are equal."""
     if tuple(a) == tuple(b):
         return None
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def binomial_limit(trials: int, rate: float, tail: float) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from draftproof.bench.prompts import read_prompts
 from draftproof.errors import InvalidSetting, PromptTooLong
 from draftproof.planner import CostCurve, measure
-from draftproof.planner.costs import SIZES
+from draftproof.planner.timing import SIZES
 from draftproof.ports import Model, Tokenizer
 
 

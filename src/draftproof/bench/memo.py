@@ -7,14 +7,15 @@ numbers of tokens round differently. A `score` with something new in it makes on
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from draftproof.core import LogitRow, Logits, Prompt
-from draftproof.ports import Model, Session
+from draftproof.core import Int64, LogitRow, Logits, Prompt
+from draftproof.ports import Model, Narrowing, Pass, Session
 
 STORE_BYTES = 2**28
 FEWEST_ROWS = 64
@@ -51,6 +52,7 @@ class MemoModel:
         self._capacity = capacity or max(FEWEST_ROWS, STORE_BYTES // (4 * model.vocab_size))
         self._rows: OrderedDict[Hashable, LogitRow] = OrderedDict()
         self._inner: dict[Hashable, Inner] = {}
+        self._columns: Int64[np.ndarray, "rows"] | None = None  # of a narrowed one
 
     def open(self, prompt: Prompt) -> MemoSession:
         """A session over the prompt's one real session, which has read the prompt by then."""
@@ -62,6 +64,20 @@ class MemoModel:
                 session.score(read, keep=0)
             self._inner[key] = Inner(session, list(read))
         return MemoSession(self, key, self._inner[key].session.prefix)
+
+    def narrow(self, ids: Sequence[int]) -> tuple[MemoModel, Int64[np.ndarray, "rows"]]:
+        """As `ports.Narrowing`: the columns that the model behind it would compute."""
+        columns = np.unique(np.asarray(ids, np.int64))
+        if isinstance(self._model, Narrowing):
+            _, columns = self._model.narrow(ids)
+        narrowed = copy.copy(self)
+        narrowed._columns = columns
+        return narrowed, columns
+
+    def score_together(self, passes: Sequence[Pass]) -> list[Logits]:
+        """As `ports.Batching`, one session after another; chains only."""
+        rows = (part.session.score(part.tokens, part.keep) for part in passes)
+        return [row if self._columns is None else row[:, self._columns] for row in rows]
 
     def close(self) -> None:
         """Free the caches of the real sessions; the store stays."""

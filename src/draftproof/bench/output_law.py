@@ -21,7 +21,7 @@ from draftproof.bench.law_test import ALPHA, BETA, EFFECT, LawTest, Outcome, Pla
 from draftproof.bench.memo import MemoModel
 from draftproof.bench.recorder import Recorder
 from draftproof.core import Rule
-from draftproof.drafters import DraftModel
+from draftproof.drafters import CrossVocab, DraftModel, Mix
 from draftproof.engine import Request, Running, decode
 from draftproof.planner import Fixed
 from draftproof.ports import Drafter
@@ -95,8 +95,12 @@ def observe(test: LawTest, target: MemoModel, running: Running, recorder: Record
 
 def memoised(drafter: Drafter) -> Drafter:
     """The drafter over a remembering model, where it drafts by a model of this project's kind."""
-    if not isinstance(drafter, DraftModel):
-        return drafter
+    if isinstance(drafter, Mix) and isinstance(drafter.costly, (DraftModel, CrossVocab)):
+        return Mix(_remembering(drafter.costly), drafter.suffix)
+    return _remembering(drafter) if isinstance(drafter, (DraftModel, CrossVocab)) else drafter
+
+
+def _remembering(drafter: DraftModel | CrossVocab) -> DraftModel | CrossVocab:
     twin = copy.copy(drafter)
     twin.model = MemoModel(drafter.model)
     return twin
