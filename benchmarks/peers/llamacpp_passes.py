@@ -16,7 +16,7 @@ from draftproof.bench.peers import median_ratio
 from draftproof.bench.prompts import read_prompts
 from draftproof.bench.speed import Tell
 from draftproof.load import Parts
-from draftproof.planner.costs import SIZES
+from draftproof.planner.timing import SIZES
 
 OURS = "draftproof"
 PROMPT = 512  # tokens

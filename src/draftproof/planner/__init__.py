@@ -1,12 +1,12 @@
 """Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
 
-`costs` measures, as do `heads` and `threads`; `kept` and `profile` keep what was measured; `length`
-decides while a request runs, `shape` says which tree is worth drafting, and `predict` tells
-beforehand, from rounds that were played and rounds that `replay` makes of them. Each stands on
-`theory`, and none knows a runtime.
+`costs` says what passes cost; `timing` measures that, as do `heads` and `threads`; `kept` and
+`profile` keep what was measured; `length` decides while a request runs, `shape` says which tree is
+worth drafting, and `predict` tells beforehand, from rounds that were played and rounds that
+`replay` makes of them. Each stands on `theory`, and none knows a runtime.
 """
 
-from draftproof.planner.costs import CostCurve, Costs, draft_cost, measure, measure_costs
+from draftproof.planner.costs import CostCurve, Costs
 from draftproof.planner.heads import best_head, measure_heads
 from draftproof.planner.kept import KeptFile, PairKey, forget
 from draftproof.planner.length import Auto, Fixed
@@ -16,6 +16,7 @@ from draftproof.planner.profile import Profile, ProfileFile
 from draftproof.planner.replay import PromptRun, Replay
 from draftproof.planner.shape import Shape, best_tree
 from draftproof.planner.threads import best_threads, measure_threads
+from draftproof.planner.timing import draft_cost, measure, measure_costs
 
 __all__ = [
     "AdaptiveRun",

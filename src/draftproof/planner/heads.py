@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 
 from draftproof import theory
-from draftproof.planner.costs import Clock, take_turns, timed_pass
+from draftproof.planner.timing import Clock, take_turns, timed_pass
 from draftproof.ports import Model, Narrowing
 
 SMALLEST = 4096

@@ -11,17 +11,11 @@ from collections.abc import Callable
 from threading import Lock
 
 from draftproof.core import Prompt
-from draftproof.planner.costs import (
-    Clock,
-    CostCurve,
-    Costs,
-    draft_cost,
-    measure_costs,
-    measure_soon,
-)
+from draftproof.planner.costs import CostCurve, Costs
 from draftproof.planner.length import STEADY, Auto, AutoPolicy
 from draftproof.planner.profile import Profile, ProfileFile
 from draftproof.planner.running import Experience
+from draftproof.planner.timing import Clock, draft_cost, measure_costs, measure_soon
 from draftproof.ports import Drafter, LengthPolicy, Model
 from draftproof.sampling import Sampling, Standardiser
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from statistics import median
 
-from draftproof.planner.costs import Clock, take_turns, timed_pass
+from draftproof.planner.timing import Clock, take_turns, timed_pass
 from draftproof.ports import Session, Threaded, Threads
 
 ROWS = (1, 4)  # of a plain step, and of a short draft's scoring
