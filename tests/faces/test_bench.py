@@ -34,7 +34,7 @@ from draftproof.bench.speed import (
 )
 from draftproof.catalog import ENTRIES
 from draftproof.cli.bench import bench
-from draftproof.drafters import DraftModel
+from draftproof.drafters import CrossVocab, DraftModel
 from draftproof.drafters import model as model_module
 from draftproof.engine import request as request_module
 from draftproof.engine import round as round_module
@@ -154,6 +154,9 @@ def test_every_mode_shares_the_models() -> None:
     assert made["plain"].drafter is None
     assert made["draft"].drafter is draft is costly_of(made["auto"].drafter)
     assert made["auto"].drafter.name == "mix"
+    across = CrossVocab(FakeModel(8), FakeTokenizer(), FakeTokenizer(), 8)
+    other = speculators(target, None, across, ("plain", "draft", "auto"), 3)
+    assert other["draft"].drafter is across is costly_of(other["auto"].drafter)
     assert [made[name].drafter.name for name in ("lookup", "suffix")] == ["lookup", "suffix"]
     made = speculators(target, None, None, ("suffix", "auto"), 3)
     assert made["auto"] is made["suffix"]  # measured once

@@ -35,7 +35,7 @@ from draftproof.bench.plan import (
 from draftproof.cli import main
 from draftproof.cli.plan import plan
 from draftproof.core import Limits, Round
-from draftproof.drafters import DraftModel, Mix, PromptLookup, SuffixDrafter
+from draftproof.drafters import CrossVocab, DraftModel, Mix, PromptLookup, SuffixDrafter
 from draftproof.drafters import model as model_module
 from draftproof.engine import Request, Running, Speculator, decode
 from draftproof.engine import request as request_module
@@ -323,6 +323,9 @@ def test_all_drafters_that_apply_are_compared(clock: FakeClock) -> None:
     assert names(SuffixDrafter()) == ["suffix", "lookup", "ngram"]
     assert names(mix, "mix") == ["mix"]
     assert contenders(Speculator(target, None, mix, Fixed(0)), None)["model"] is model
+    across = CrossVocab(FakeModel(VOCAB), FakeTokenizer(), FakeTokenizer(), VOCAB)
+    beside = Mix(across, SuffixDrafter())
+    assert names(beside) == ["mix", "crossvocab", "suffix", "lookup", "ngram"]
 
 
 # --------------------------------------------------------------------------------- advising

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from draftproof.bench.speed import PLAIN
+from draftproof.drafters import CrossVocab
 from draftproof.engine import Speculator
 from draftproof.errors import InvalidSetting
 from draftproof.load import compose, costly_of, modelless, with_matches
@@ -72,7 +73,8 @@ def contenders(speculator: Speculator, chosen: str | None) -> dict[str, Drafter]
     if isinstance(drafter, Joining):
         made["mix"] = drafter
     if drafter.model is not None:
-        made["model"] = costly_of(drafter)
+        costly = costly_of(drafter)
+        made["crossvocab" if isinstance(costly, CrossVocab) else "model"] = costly
     for name in FREE:
         free = modelless(name, None, speculator.target, speculator.tokenizer)
         assert free is not None
@@ -92,7 +94,7 @@ def speculators(
     Args:
         target: The model whose text it is.
         tokenizer: Its tokenizer; None where prompts are token ids.
-        draft: The draft model; `load.load_parts` gives all three.
+        draft: The draft model, alone.
         names: From `parse_modes`.
         draft_length: Of the mode `draft`.
     """

@@ -32,7 +32,7 @@ from draftproof.cli.options import (
     target_placement_options,
     verify_option,
 )
-from draftproof.load import load_parts
+from draftproof.load import costly_of, load_parts
 
 OWN = (
     "prompts",
@@ -118,9 +118,10 @@ def speed(as_json: bool, output: Path | None, **given: Any) -> None:
     names = parse_modes(own["modes"], draft is not None)
     prompts = read_prompts(own["prompts"], own["limit"])
     with DownloadBar() as bar:
-        parts = load_parts(loading.pop("target"), progress=bar, **loading)
+        parts = load_parts(loading.pop("target"), drafter="mix", progress=bar, **loading)
+    alone = None if parts.draft is None else costly_of(parts.draft)
     ids = encode(prompts, parts.tokenizer, own["raw"])
-    made = speculators(parts.target, parts.tokenizer, parts.draft, names, own["draft_length"])
+    made = speculators(parts.target, parts.tokenizer, alone, names, own["draft_length"])
     with progress() as tell:
         runs = measure(
             [speculator_mode(name, made[name], options) for name in names],
