@@ -58,17 +58,23 @@ class Table:
 def leads(widths: tuple[int, ...], several: bool, doubted: tuple[str, ...]) -> RoundGuide:
     """A guide that finds nearly everything worth its price, within the outlook's depth.
 
-    It has learned that the sources `doubted` are never right.
+    It has learned that the sources `doubted` are never right, and the model half of the time.
     """
     beliefs = Beliefs()
-    for source, twentieths in itertools.product(doubted, range(1, 20)):
-        for _ in range(20):
-            beliefs.learn(source, twentieths / 20, kept=False)
-    outlook = Outlook(widths if several else (1,) * len(widths), (0.6, 0.3, 0.1), 1.0)
+    for source, twentieths in itertools.product({"fake", *doubted}, range(1, 20)):
+        for turn in range(20):
+            beliefs.learn(source, twentieths / 20, kept=source not in doubted and turn % 2 == 0)
+    outlook = Outlook(widths, (0.6, 0.3, 0.1), 1.0)
     seconds = tuple(1 + 0.01 * n for n in range(9))
     prices = Prices(seconds, 0.02, 0.5, 100.0)
     return RoundGuide(
-        prices, beliefs, 0.5, most_paid=len(widths), branching=several, outlook=outlook
+        prices,
+        beliefs,
+        0.5,
+        most_paid=len(widths),
+        branching=True,
+        outlook=outlook,
+        several=several,
     )
 
 
@@ -94,7 +100,11 @@ def drafting(
 
 
 every_drafter = pytest.mark.parametrize("mixed", [False, True], ids=["model", "mix"])
-DOUBTS = [(), ("fake",), ("fake", "fake, likeliest")]
+DOUBTS = [
+    ("fake, likeliest", "fake, of the rest"),
+    ("fake",),
+    ("fake", "fake, likeliest"),
+]
 every_doubt = pytest.mark.parametrize("doubted", DOUBTS, ids=len)
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 

@@ -54,6 +54,10 @@ class Beliefs:
         kept, judged = self._bin(source, bisect_right(_EDGES, confidence))
         return (kept + _TRUST * confidence) / (judged + _TRUST)
 
+    def judged(self, source: str, confidence: float) -> float:
+        """How many tokens of this confidence that rests on, older ones counting less."""
+        return self._bin(source, bisect_right(_EDGES, confidence))[1]
+
     def learn(self, source: str, confidence: float, kept: bool) -> None:
         """Count a token that was judged."""
         index = bisect_right(_EDGES, confidence)

@@ -26,6 +26,7 @@ from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.outlook import Outlook
 
 _NONE = Outlook()
+_KNOWN = 6.0  # tokens on which the chance of a single candidate has to rest
 _CHEAP = "not worth another token's price"
 
 
@@ -46,6 +47,21 @@ class Prices:
     balance: float
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was believed of a position where sets of candidates were weighed.
+
+    Args:
+        alone: The chance that a single token is kept.
+        extra: How much more probably one of the second set is.
+        gain: Tokens that the chosen set is worth more than a single token.
+    """
+
+    alone: float
+    extra: float
+    gain: float
+
+
 class RoundGuide:
     """One round's guide.
 
@@ -58,6 +74,7 @@ class RoundGuide:
         branching: Whether the target can score a tree.
         closed: Why `most_paid` is 0, where it is.
         outlook: What the round is expected to come to, where it may become a tree.
+        several: Whether drawn tokens may have others beside them in this round.
     """
 
     def __init__(
@@ -71,6 +88,7 @@ class RoundGuide:
         branching: bool = False,
         closed: str = "",
         outlook: Outlook = _NONE,
+        several: bool = False,
     ) -> None:
         self._prices = prices
         self._beliefs = beliefs
@@ -82,17 +100,15 @@ class RoundGuide:
         self._kept = [1.0]  # by node + 1: the chance that all up to it are accepted
         self._blind: dict[str, bool] = {}  # by source: whether it was last asked for unseen
         self.branching = branching
+        self.several = several
         self.stopped = ""
         self._end = self._before = -1  # the trunk's last token, and the one above it
         self._depth = 0  # of the trunk
         self.taken: list[tuple[str, float, bool]] = []  # source, confidence, whether unseen
         self.ranks: list[int | None] = []  # among the candidates at a trunk's depth; None elsewhere
         self.paid = 0
-
-    @property
-    def several(self) -> bool:
-        """Whether drawn tokens may have other candidates beside them; settled by the outlook."""
-        return self.branching and self._outlook.several
+        self.weighed = False  # whether a token beside the trunk was
+        self.sets: dict[int, Chosen] = {}  # by the token that was taken from them to go on behind
 
     @property
     def nodes(self) -> int:
@@ -116,6 +132,7 @@ class RoundGuide:
         chance = self._acceptance if confidence is None else self._beliefs.rate(source, confidence)
         kept = self._kept[-1 if after is None else after + 1]
         if self.paid and after is not None and after != self._end:
+            self.weighed = True
             best = self._beside(kept, chance, goes_on=after != self._before)
         else:
             best = self._chain(kept, chance, price, n)
@@ -131,16 +148,21 @@ class RoundGuide:
         n, kept = len(self.taken), self._kept[after + 1]
         behind = self._outlook.behind(self._depth + 1)
         found: list[tuple[float, int, int]] = []
+        sums: list[float] = []
+        known = self._beliefs.judged(*options[0][0]) >= _KNOWN
+        price = self._prices.draft_seconds
         for index, option in enumerate(options):
-            if index and not self._affordable(n + len(option), self._prices.draft_seconds):
-                continue
             chances = [self._beliefs.rate(source, confidence) for source, confidence in option]
+            sums.append(min(sum(chances), 1.0))
+            if index and not (known and self._affordable(n + len(option), price)):
+                continue
             lead = chances.index(max(chances))
             row = min(n + len(option) + self._outlook.rows(self._depth + 1), self.nodes)
-            worth = kept * (min(sum(chances), 1.0) + chances[lead] * behind)
-            worth -= self._prices.rate * self._prices.seconds[row]
-            found.append((worth, -index, lead))
-        _, index, lead = max(found)
+            worth = kept * (sums[index] + chances[lead] * behind)
+            found.append((worth - self._prices.rate * self._prices.seconds[row], -index, lead))
+        worth, index, lead = max(found)
+        extra = max(sums[1] - sums[0], 0.0) if len(sums) > 1 else 0.0
+        self.sets[n] = Chosen(sums[0], extra, worth - found[0][0])
         for place, (source, _) in enumerate(options[-index]):
             self._blind[source] = place == lead
         return -index, lead

@@ -38,8 +38,9 @@ from draftproof.core import Prompt, Round
 from draftproof.errors import InvalidSetting
 from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.costs import Costs
+from draftproof.planner.forks import Forks
 from draftproof.planner.guide import Prices, RoundGuide
-from draftproof.planner.outlook import Outlook, outlook
+from draftproof.planner.outlook import Outlook
 from draftproof.planner.running import Experience, RunningCosts
 from draftproof.ports import Guide, LengthPolicy
 
@@ -54,10 +55,7 @@ REFRESH = 48
 _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
 _TAUGHT = 3.0  # how many times an assumption's weight the rate of earlier requests has
-_DEEPEST = 8  # tokens on the trunk of a planned tree
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
-_BESIDE = (0.2, 0.1)  # assumed chances of the second and the third candidate at a position
-_REPLAN = 8  # rounds between two looks at what a tree should be
 _STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
 
@@ -156,8 +154,7 @@ class AutoPolicy:
         self._length = 0
         self._beliefs = Beliefs(None if experience is None else experience.beliefs)
         self._guide: RoundGuide | None = None
-        self._outlook = Outlook()
-        self._planned: int | None = None  # the round for which that was made
+        self._forks = Forks(self._beliefs)
         self._choose()
         if experience is not None and experience.tried and not self._on:
             self._tried = True  # by others: the wait for a probe goes on from theirs
@@ -191,7 +188,10 @@ class AutoPolicy:
         costs, probing = self._costs, not self._on and self._length > 0
         most = self._limit if self._on else self._length
         seconds = costs.seconds[:1] if self._due else costs.seconds
-        ahead = self._ahead() if branching and self._on and not self._due else Outlook()
+        free = branching and self._on and not self._due
+        ahead = Outlook()
+        if free:
+            ahead = self._forks.ahead(self.acceptance, costs, self._limit, self._rounds)
         rate = max(self._rate, ahead.rate)
         prices = Prices(seconds, costs.draft_seconds, rate, self._balance)
         self._guide = RoundGuide(
@@ -203,22 +203,9 @@ class AutoPolicy:
             branching=branching,
             closed="" if most else "speculation is switched off",
             outlook=ahead,
+            several=free and self._forks.several(),
         )
         return self._guide
-
-    def _ahead(self) -> Outlook:
-        """What a tree comes to by now; it changes slowly, and takes a millisecond to find."""
-        if self._planned is None or self._rounds >= self._planned + _REPLAN:
-            beside = (self._beliefs.rate(_place(i + 1), p) for i, p in enumerate(_BESIDE))
-            chances = [self.acceptance]
-            for chance in beside:  # each is kept only where those before it are not
-                chances.append(min(chance, 1 - sum(chances)))
-            costs = self._costs
-            self._outlook = outlook(
-                chances, costs.seconds, costs.draft_seconds, min(self._limit, _DEEPEST)
-            )
-            self._planned = self._rounds
-        return self._outlook
 
     def observe(self, round: Round) -> None:
         """Learn costs, balance and acceptance, and choose the next length."""
@@ -250,24 +237,29 @@ class AutoPolicy:
         if self._experience is not None:
             self._experience.observe(judged, self._costs.corrections, self._patience)
 
-    def _judge(self, round: Round, guide: RoundGuide | None) -> tuple[int, int] | None:
+    def _judge(self, round: Round, guide: RoundGuide | None) -> tuple[float, float] | None:
         """(accepted, rejected) of the tokens that were paid for; None where none was.
 
-        Of tokens that a guide was told of, it notes what their confidences meant.
+        Of tokens that a guide was told of, it notes what their confidences meant. Where one of
+        several candidates went on, it counts what a single token would have done there.
         """
         if guide is None or not guide.taken:
             rejected = int(round.accepted < round.drafted)
             return (round.accepted, rejected) if round.drafted else None
-        counts = [0, 0]
-        judged = zip(guide.taken, guide.ranks, round.guesses, strict=True)
-        for (source, confidence, blind), rank, guess in judged:
+        counts = [0.0, 0.0]
+        judged = zip(guide.taken, round.guesses, strict=True)
+        for node, ((source, confidence, blind), guess) in enumerate(judged):
             if guess.p is None:
                 continue
             self._beliefs.learn(source, confidence, guess.kept)
-            counts[not guess.kept] += blind
-            if guide.paid and rank and rank <= len(_BESIDE):
-                self._beliefs.learn(_place(rank), _BESIDE[rank - 1], guess.kept)
-        return (counts[0], counts[1]) if guide.paid else None
+            if blind:
+                alone = guide.sets[node].alone if node in guide.sets else float(guess.kept)
+                counts[0] += alone
+                counts[1] += 1 - alone
+        if not guide.paid:
+            return None
+        self._forks.observe(round, guide)
+        return counts[0], counts[1]
 
     def _spent(self, round: Round, paid: int) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
@@ -275,7 +267,7 @@ class AutoPolicy:
         alone, self._stalled = not self._stalled, round.seconds > most
         return most if self._stalled and alone else round.seconds
 
-    def _learn(self, accepted: int, rejected: int) -> None:
+    def _learn(self, accepted: float, rejected: float) -> None:
         keep = _KEEP
         if not self._on:
             keep = min(keep, _PROBED / (self._accepted + self._rejected))
@@ -349,11 +341,6 @@ class AutoPolicy:
 
     def _when(self) -> str:
         return f"after round {self._rounds}" if self._rounds else "before the first round"
-
-
-def _place(rank: int) -> str:
-    """What beliefs call the candidates of a rank, whoever drafted them."""
-    return f"candidate {rank + 1} at a position"
 
 
 def _check(name: str, value: int | float, holds: bool, allowed: str) -> None:

@@ -29,11 +29,6 @@ class Outlook:
     chances: tuple[float, ...] = ()
     rate: float = 0.0
 
-    @property
-    def several(self) -> bool:
-        """Whether any depth has more than one candidate."""
-        return max(self.widths, default=0) > 1
-
     def rows(self, depth: int) -> int:
         """Candidates from `depth` on, counted from 0."""
         return sum(self.widths[depth:])

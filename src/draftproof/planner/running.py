@@ -187,7 +187,7 @@ class Experience:
             )
 
     def observe(
-        self, judged: tuple[int, int] | None, corrections: Corrections, patience: int
+        self, judged: tuple[float, float] | None, corrections: Corrections, patience: int
     ) -> None:
         """Learn from a round of any request.
 
