@@ -227,7 +227,7 @@ class Counting:
         return 0, 0
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
-        assert source == "reciter, crossvocab"
+        assert source == "crossvocab, reciter"
         assert 0 < confidence <= 1
         self.taken.append(confidence)
 
@@ -318,7 +318,7 @@ def test_a_guide_is_told_of_every_token(sampling: Sampling) -> None:
         guide = Counting(worth)
         draft = proposer.follow((), 6, independent(), guide)
         assert len(draft) == len(guide.taken) == min(worth, 6)
-        assert draft.sources == ("reciter, crossvocab",) * len(draft)
+        assert draft.sources == ("crossvocab, reciter",) * len(draft)
         assert guide.paid >= 1
 
 

@@ -64,8 +64,8 @@ class CrossVocab:
 
     @property
     def name(self) -> str:
-        """The model's name, and that it drafts across tokenizers."""
-        return f"{self.model.name}, crossvocab"
+        """That it drafts across tokenizers, and the model's name."""
+        return f"crossvocab, {self.model.name}"
 
     def begin(self, prompt: Prompt, standardise: Standardise) -> CrossProposer:
         """Put the prompt into the draft's tokens; the first draft scores them.
