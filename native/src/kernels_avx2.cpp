@@ -1,8 +1,9 @@
 // Kernels for AVX2, FMA and F16C.
 //
 // Quantised matrices: a group of a panel, 16 output rows x 32 columns, is expanded to bytes in two
-// halves of 8 output rows. Four rows of activations are multiplied at a time: a word of four
-// columns is broadcast once for both halves, and the 16-bit sums of four rows stay in registers.
+// halves of 8 output rows. Four rows of activations are multiplied at a time, or five where there are
+// no more: a word of four columns is broadcast once for both halves, and the 16-bit sums stay in
+// registers.
 // Such a sum cannot overflow: a vector adds two products of at most 15 or 31 times 127 to it, and 8
 // or 4 vectors are added up before sums are widened (30480, 31496).
 //
@@ -318,6 +319,7 @@ INLINE void add_rows(const Values& values, const Scales<T>& w, const Columns& x,
   }
 }
 
+constexpr int64_t kFew = 5;           // rows that one use of a group's values serves
 constexpr int64_t kTile = 16;         // rows of activations that a group's values serve
 constexpr int64_t kAhead = 16384;     // bytes to fetch in advance
 constexpr int64_t kCached = 3 << 16;  // bytes of activations that stay in the second-level cache
@@ -361,15 +363,16 @@ void multiply_rows(const Packed& weights, int64_t begin, int64_t end, const Acti
                    int64_t first, int64_t last, float* out, int64_t stride) {
   using Tile = void (*)(const Packed&, const uint8_t*, const Activations&, int64_t, int64_t, bool,
                         float(*)[PANEL]);
-  static constexpr Tile tiles[2][4] = {
-      {tile<T, 1, false>, tile<T, 2, false>, tile<T, 3, false>, tile<T, 4, false>},
-      {tile<T, 1, true>, tile<T, 2, true>, tile<T, 3, true>, tile<T, 4, true>}};
+  static constexpr Tile few[kFew] = {tile<T, 1, false>, tile<T, 2, false>, tile<T, 3, false>,
+                                     tile<T, 4, false>, tile<T, 5, false>};
+  static constexpr Tile many[4] = {tile<T, 1, true>, tile<T, 2, true>, tile<T, 3, true>,
+                                   tile<T, 4, true>};
   alignas(64) float sums[kTile][PANEL];
   for (int64_t p = begin; p < end; ++p) {
     for (int64_t row = first; row < last; row += kTile) {
       const int64_t rows = smaller(kTile, last - row);
-      const int64_t blocks = (rows - 1) / 4;
-      const Tile function = tiles[blocks > 0][rows - 1 - 4 * blocks];
+      const int64_t blocks = rows <= kFew ? 0 : (rows - 1) / 4;
+      const Tile function = rows <= kFew ? few[rows - 1] : many[rows - 1 - 4 * blocks];
       function(weights, weights.panel(p), x, row, blocks, row == first, sums);
       store_panel(sums, rows, weights, p, out + row * stride, stride);
     }
