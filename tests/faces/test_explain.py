@@ -25,7 +25,7 @@ from draftproof.backends.session import CachedSession
 from draftproof.cli import page as pages
 from draftproof.cli import progress as cli_progress
 from draftproof.cli.chart import WINDOW, chart, rolling, ticks
-from draftproof.cli.explain import show_rounds
+from draftproof.cli.explain import LONGEST, short, show_rounds
 from draftproof.cli.rounds import Names, laid_out, told
 from draftproof.core import Guess, Round, Token
 from draftproof.engine import Generation, Speculator, Stats
@@ -297,6 +297,13 @@ def test_the_page_needs_nothing_and_runs_nothing(run: Run, tmp_path: Path) -> No
         assert scheme in html
     shapes = re.findall(r"\.t\.(\w+) \{[^}]*border-bottom: 3px (\w+)", html)
     assert dict(shapes) == {"accepted": "solid", "residual": "dotted", "bonus": "double"}
+
+
+def test_long_names_leave_room_for_the_way_of_drafting() -> None:
+    assert short("suffix, beside") == "suffix, beside"
+    assert short("qwen2.5-coder-0.5b-instruct, of the rest") == "qwen2.5-co…, of the rest"
+    assert len(short("qwen2.5-coder-0.5b-instruct, next best")) == LONGEST
+    assert short("qwen2.5-coder-0.5b-instruct") == "qwen2.5-coder-0.5b-instruct"  # the table cuts
 
 
 HOSTILE = [

@@ -112,7 +112,9 @@ def cells(round: Told) -> tuple[Text, ...]:
     return (
         Text(str(round.number)),
         Text(round.accepted),
-        Text("\n".join("" if same else s for s, same in zip(sources, repeated, strict=True))),
+        Text(
+            "\n".join("" if same else short(s) for s, same in zip(sources, repeated, strict=True))
+        ),
         Text("\n".join(line.stem + line.token for line in every)),
         Text("\n".join(chance(line.p) for line in every)),
         Text("\n".join(chance(line.q) for line in every)),
@@ -120,3 +122,11 @@ def cells(round: Told) -> tuple[Text, ...]:
         Text(round.milliseconds),
         Text(round.account.stopped),
     )
+
+
+def short(source: str) -> str:
+    """A source as wide as its column: of a long model's name the beginning, its way in full."""
+    name, comma, way = source.rpartition(", ")
+    if not comma or cell_len(source) <= LONGEST or len(way) > LONGEST // 2:
+        return source
+    return f"{name[: max(LONGEST - len(way) - 3, 1)]}…{comma}{way}"
