@@ -5,6 +5,8 @@ What `auto` drafts depends on the clock; a test of what becomes of trees has to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftproof.core import Prompt, Round
 from draftproof.drafters.unguided import Unguided
 from draftproof.ports import LengthPolicy
@@ -16,7 +18,7 @@ class BoldGuide(Unguided):
     """Goes on up to `NODES` tokens, in a tree."""
 
     nodes = NODES
-    branching = True
+    branching = several = True
 
     def __init__(self) -> None:
         self._taken = 0
@@ -26,6 +28,12 @@ class BoldGuide(Unguided):
     ) -> float:
         """Worth it until there are enough, and the surer the better."""
         return super().value(source, confidence, after) if self._taken < self.nodes else -1.0
+
+    def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
+        """The most candidates that there is room for, and on behind the first of them."""
+        room = self.nodes - self._taken
+        sizes = [len(option) if len(option) <= room else 0 for option in options]
+        return sizes.index(max(sizes)), 0
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
         """Count."""
@@ -55,7 +63,7 @@ class Bold:
     def guide(self, branching: bool) -> BoldGuide:
         """A new one for each round."""
         guide = BoldGuide()
-        guide.branching = branching
+        guide.branching = guide.several = branching
         return guide
 
     def observe(self, round: Round) -> None:
