@@ -21,12 +21,12 @@ from draftproof.bench.check import Check, first_difference
 from draftproof.bench.memo import MemoModel
 from draftproof.cli import main
 from draftproof.cli.check import check
-from draftproof.core import Draft, Law, Limits, Verdict
+from draftproof.core import Dense, Draft, Law, Limits, Verdict
 from draftproof.drafters import DraftModel, PromptLookup
 from draftproof.engine import Request, Speculator
 from draftproof.engine import round as round_module
 from draftproof.planner import Fixed
-from draftproof.ports import Drafter, Model, Pass
+from draftproof.ports import Branching, Drafter, Model, Pass
 from draftproof.sampling import Sampling
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -198,10 +198,34 @@ def test_every_drafter_is_checked(
     )  # fmt: skip
     lines = out.splitlines()
     assert status == 0, out
-    assert [line.split(":")[0].split()[0] for line in lines[:-1]] == ["pass"] * 4
-    assert (", and with " in lines[0]) == trees
+    assert [line.split(":")[0].split()[0] for line in lines[:-1]] == ["pass"] * (4 + trees)
+    assert (", and with " in lines[0]) == ("output law: block, with trees" in lines[-2]) == trees
     assert lines[-1].startswith("verdict: exact")
     assert ("has another tokenizer" in err) == ((drafter, draft) == ("mix", "other"))
+
+
+def test_a_wrong_rule_for_trees_fails(
+    pair: Path, outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the drawn candidate for the draft's only one. Misses: with fixed seeds none."""
+    pytest.importorskip("draftproof._native", exc_type=ImportError)
+
+    def keep_the_drawn_one(draft: Draft, laws: Sequence[Law], stream: Any) -> Verdict:
+        drawn = [i for i in draft.children(-1) if isinstance(draft.laws[i], Dense)]
+        token = draft.tokens[drawn[0]] if drawn else stream.target(0, laws[0])
+        return Verdict(0, token, "residual")
+
+    monkeypatch.setattr(round_module, "tree", keep_the_drawn_one)
+    prompts = pair / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "the old the big the old the naive the"}))
+    status, out, _ = outcome(
+        "check", "--target", pair / "target", "--backend", "cpu", "--threads", 1,
+        "--draft", pair / "draft", "--prompts", prompts, "--temperature", 1, "--top-k", 3,
+        "--verify", "block",
+    )  # fmt: skip
+    assert status == 1
+    assert "fail       output law: block, with trees: " in out
+    assert "pass       output law: block: " in out
 
 
 # --------------------------------------------------------------------- rounding and near-ties
@@ -319,6 +343,20 @@ def test_a_memo_gives_the_models_own_rows_and_makes_no_pass_twice() -> None:
         assert memo.passes == 2
     memo.close()
     assert model.open_sessions == 0
+
+
+def test_a_memo_scores_trees_path_by_path() -> None:
+    model = FakeModel(8, seed=3)
+    session = MemoModel(model).open((1, 2))
+    assert isinstance(session, Branching)
+    session.score((1,), keep=0)
+    rows = session.score_tree((2, 3, 4, 5), (-1, 0, 0, 2))
+    for row, path in zip(rows, [(2,), (2, 3), (2, 4), (2, 4, 5)], strict=True):
+        assert np.array_equal(row, model.logits_after((1, *path)))
+    session.keep((0, 2))
+    assert session.length == 3
+    (row,) = session.score((6,), keep=1)
+    assert np.array_equal(row, model.logits_after((1, 2, 4, 6)))
 
 
 def test_a_memo_has_the_columns_that_a_smaller_head_would() -> None:

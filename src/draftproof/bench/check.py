@@ -1,14 +1,15 @@
 """Is speculation exact on this pair, with these settings? Three tests on the user's own models.
 
 `greedy`
-    Speculative ids equal plain ids at several draft lengths, and with trees where the target can
-    score them. A runtime may round differently in
-    passes over different numbers of tokens, and where plain's two best tokens are that close, the
-    choice may flip. How close is measured (`rounding`), not assumed.
+    Speculative ids equal plain ids at several draft lengths, and with trees (`bold`) where the
+    target can score them. A runtime may round differently in passes over different numbers of
+    tokens, and where plain's two best tokens are that close, the choice may flip. How close is
+    measured (`rounding`), not assumed.
 `self_draft`
     The target as its own draft: p is q up to that rounding, so everything is accepted.
 `output_law`
-    The law of what the engine emits, token by token, against the target's (`output_law`).
+    The law of what the engine emits, token by token, against the target's (`output_law`): for each
+    rule, and for the one that judges trees.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Check:
     budget: float = 600.0
     memo: MemoModel = field(init=False)
     rounding: Rounding = field(init=False)
+    trees: int = field(init=False, default=0)  # that the greedy test met
 
     def __post_init__(self) -> None:
         self.memo = MemoModel(self.target)
@@ -96,6 +98,8 @@ class Check:
                 yield self.self_draft_sampled(rule)
             for rule in self.rules:
                 yield self.output_law(rule)
+            if self.trees:
+                yield self.output_law(self.rules[0], trees=True)
         finally:
             self.memo.close()
 
@@ -114,7 +118,7 @@ class Check:
             for margins, ids in zip(seen, plain, strict=True)
             for length in self.lengths
         )
-        differences, trees = [], 0
+        differences = []
         lengths: list[int | str] = [*self.lengths, TREE]
         for length in lengths:
             for prompt, (request, ids) in enumerate(zip(requests, plain, strict=True)):
@@ -122,14 +126,14 @@ class Check:
                     continue
                 run = self._play(request, self.target, self.drafter, length)
                 passes += run.stats.rounds
-                trees += sum(map(is_tree, run.rounds))
+                self.trees += sum(map(is_tree, run.rounds))
                 at = first_difference(ids, run.token_ids)
                 if at is not None:
                     chosen = run.token_ids[at] if at < len(run.token_ids) else None
                     margin = seen[prompt].margin(ids[:at], chosen)
                     differences.append(Difference(prompt, length, at, margin))
         passes += self.memo.passes
-        return self._greedy_finding(differences, sum(map(len, plain)), passes, trees)
+        return self._greedy_finding(differences, sum(map(len, plain)), passes)
 
     def _branches(self, request: Request) -> bool:
         """Whether the target can score a tree."""
@@ -140,14 +144,14 @@ class Check:
             session.close()
 
     def _greedy_finding(
-        self, differences: Sequence[Difference], tokens: int, passes: int, trees: int
+        self, differences: Sequence[Difference], tokens: int, passes: int
     ) -> Finding:
         rounding = self.rounding
         ties = [d for d in differences if d.margin <= rounding.tolerance]
         wrong = [d for d in differences if d.margin > rounding.tolerance]
         lengths = ", ".join(map(str, self.lengths))
-        if trees:
-            lengths += f", and with {_counted(trees, 'tree')}"
+        if self.trees:
+            lengths += f", and with {_counted(self.trees, 'tree')}"
         line = f"{tokens} tokens of {_counted(len(self.requests), 'prompt')} at draft "
         line += f"lengths {lengths}: " if len(self.lengths) > 1 else f"length {lengths}: "
         if wrong:
@@ -163,7 +167,7 @@ class Check:
             line += f" but for near-ties ({margins})"
         details = {
             "tokens": tokens,
-            "trees": trees,
+            "trees": self.trees,
             "different": [asdict(difference) for difference in wrong],
             "near_ties": [asdict(tie) for tie in ties],
             "target_passes": passes,
@@ -216,16 +220,22 @@ class Check:
         details = {"rule": rule, "accepted": accepted, "rejected": rejected, "allowed": allowed}
         return Finding("self-draft", "fail" if rejected > allowed else "pass", line, details)
 
-    def output_law(self, rule: Rule) -> Finding:
-        """The sequential test of one rule, with its share of the budget and of the false alarms."""
+    def output_law(self, rule: Rule, trees: bool = False) -> Finding:
+        """The sequential test of one rule, with its share of the budget and of the false alarms.
+
+        With trees, the rule for several candidates takes the place of `token` and `block`.
+        """
+        share = len(self.rules) + (self.trees > 0)
+        length = self.law_length
         return output_law(
             self.memo,
             self.drafter,
-            self._sampled_requests(self.law_length + 1),
+            self._sampled_requests(length + 1),
             rule,
-            length=self.law_length,
-            budget=self.budget / len(self.rules),
-            alpha=ALPHA / len(self.rules),
+            lengths=Bold(length) if trees else Fixed(length),
+            name=f"{rule}, with trees" if trees else rule,
+            budget=self.budget / share,
+            alpha=ALPHA / share,
         )
 
     def _play(

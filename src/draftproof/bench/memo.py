@@ -125,6 +125,7 @@ class MemoSession:
         self._model = model
         self._key = key
         self._tokens: list[int] = []
+        self._nodes: list[tuple[int, int]] = []  # of the open tree: token and parent
 
     @property
     def length(self) -> int:
@@ -138,9 +139,31 @@ class MemoSession:
             return np.empty((0, self._model.vocab_size), dtype=np.float32)
         return self._model.rows(self._key, self._tokens, keep)
 
+    def score_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """As in `ports.Branching`; each path is a chain of its own."""
+        rows = []
+        for node in zip(tokens, parents, strict=True):
+            self._nodes.append(node)
+            path = self._path(len(self._nodes) - 1)
+            rows.append(self._model.rows(self._key, [*self._tokens, *path], 1)[0])
+        return np.stack(rows)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """As in `ports.Branching`."""
+        self._tokens.extend(self._nodes[node][0] for node in path)
+        self._nodes = []
+
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
         del self._tokens[length:]
+        self._nodes = []
 
     def close(self) -> None:
         """Nothing to free: the prompt's session serves the next run."""
+
+    def _path(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            token, node = self._nodes[node]
+            path.append(token)
+        return path[::-1]

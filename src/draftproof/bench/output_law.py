@@ -23,8 +23,7 @@ from draftproof.bench.recorder import Recorder
 from draftproof.core import Rule
 from draftproof.drafters import CrossVocab, DraftModel, Mix
 from draftproof.engine import Request, Running, decode
-from draftproof.planner import Fixed
-from draftproof.ports import Drafter
+from draftproof.ports import Drafter, Lengths
 from draftproof.sampling import log_softmax
 
 TEST = "output law"
@@ -36,7 +35,8 @@ def output_law(
     requests: Sequence[Request],
     rule: Rule,
     *,
-    length: int,
+    lengths: Lengths,
+    name: str = "",
     budget: float,
     alpha: float,
 ) -> Finding:
@@ -48,7 +48,8 @@ def output_law(
         requests: Met in turn; their seeds and rules are replaced.
         rule: The rule whose output is tested. A rule is named, so that a seed stands for nothing
             but the noise.
-        length: Draft length.
+        lengths: How far drafts go.
+        name: What the test is called; the rule's name where it is left out.
         budget: No run begins after this many seconds; then the test is undecided.
         alpha: The most probable a false alarm may be.
     """
@@ -58,7 +59,7 @@ def output_law(
     try:
         while not test.done and perf_counter() - started < budget:
             request = replace(requests[seed % len(requests)], seed=seed, rule=rule)
-            running = Running(request, target, None, recorder, Fixed(length))
+            running = Running(request, target, None, recorder, lengths)
             for _ in decode([running]):
                 pass
             observe(test, target, running, recorder)
@@ -67,7 +68,7 @@ def output_law(
         if isinstance(recorder.model, MemoModel):
             recorder.model.close()
     figures = {
-        "rule": rule,
+        "rule": name or rule,
         "tokens": test.tokens,
         "runs": seed,
         "seconds": perf_counter() - started,

@@ -66,8 +66,9 @@ def check(
 
     Three tests: greedy outputs equal plain decoding at several draft lengths; the target accepts
     all of its own drafts; and where sampling is on, a sequential test of the output's law, for
-    the rules block and coupled, or the one named by --verify. Near-ties that the runtime rounds
-    differently are reported apart, by a measured margin.
+    the rules block and coupled, or the one named by --verify. The first and the last meet trees,
+    too, where the target can score them. Near-ties that the runtime rounds differently are
+    reported apart, by a measured margin.
 
     Exit status 1 where a test fails, or the test of the law runs out of its budget undecided.
     """
