@@ -26,7 +26,7 @@ from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.outlook import Outlook
 
 _NONE = Outlook()
-_KNOWN = 6.0  # tokens on which the chance of a single candidate has to rest
+_KNOWN = 3.0  # tokens on which the chance of a single candidate has to rest
 _CHEAP = "not worth another token's price"
 
 
