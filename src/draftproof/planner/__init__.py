@@ -3,7 +3,8 @@
 `costs` says what passes cost; `timing` measures that, as do `heads` and `threads`; `kept` and
 `profile` keep what was measured; `length` decides while a request runs and `guide` while a draft
 grows, `shape` says which tree is worth drafting and `forks` what a request learned of trees, and
-`predict` tells beforehand, from rounds that were played and rounds that `replay` makes of them. Each stands on `theory`, and none knows a runtime.
+`predict` tells beforehand, from rounds that were played and rounds that `replay` makes of them.
+Each stands on `theory`, and none knows a runtime.
 """
 
 from draftproof.planner.costs import CostCurve, Costs
