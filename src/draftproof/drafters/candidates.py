@@ -44,17 +44,25 @@ class Several:
         return [*((one.source, one.confidence) for one in self.certain), self.drawn]
 
 
-def likeliest(law: Dense, count: int, name: str) -> list[Several]:
+def likeliest(law: Dense, count: int, name: str, sure: float) -> list[Several]:
     """Sets of one to `count` certain candidates: the draft's likeliest tokens.
 
     Fewer come back where nothing would be left to draw from.
+
+    Args:
+        law: The draft's.
+        count: See above.
+        name: What drafts.
+        sure: How sure the draft is of the first. A law at a low temperature would say too much; the
+            others are as much less sure as they are less likely by it.
     """
+    top = float(law.probs.max())
     sets: list[Several] = []
     probs = law.probs
     certain: tuple[Certain, ...] = ()
     while len(sets) < count:
         token = int(probs.argmax())
-        chance = float(law.prob(token))
+        chance = sure * float(law.prob(token)) / top
         certain = (*certain, Certain(token, f"{name}, likeliest", chance))
         left = without(law, [one.token for one in certain])
         if left is None:

@@ -232,7 +232,10 @@ class ModelProposer:
         that is drawn.
         """
         name, after = self._drafter.name, growth.end
-        sets = [Several((), (name, self.confidence), law), *likeliest(law, _LEAVES, name)]
+        sets = [
+            Several((), (name, self.confidence), law),
+            *likeliest(law, _LEAVES, name, self.confidence),
+        ]
         if rival is not None and rival.token not in [one.token for one in sets[-1].certain[:1]]:
             left = without(law, [rival.token])
             if left is not None:

@@ -5,9 +5,8 @@ for it, and each is weighed as it comes. Their shares of kept tokens by rank giv
 
 Where tokens are drawn, candidates beside one change the law that it is drawn from, and another rule
 judges the round, so that a round is either meant to have them or not, before anything is drawn. It
-is where the rounds that were meant to gained more, by what was believed of every candidate, than
-the block rule would have gained on a chain. They are tried every now and then, at first once it is
-known how a single token fares.
+is where the rounds that were meant to gained clearly, by what was believed of every candidate. They
+are tried every now and then, at first once it is known how a single token fares.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ _FIRST = 4  # rounds with drawn chains before the first tree
 _TRY = 24  # rounds between two trees, while chains are better
 _ROW = 6  # trees in a row: single tokens have to stay known, too
 _KEEP = 0.9  # what a round leaves of what older ones gained
-_BLOCK = 0.02  # what the block rule adds to a chain's tokens; at most 0.1 was measured anywhere
+# What the gain has to exceed, as a share of the tokens: what the block rule would add to a chain's,
+# and what the best of several uncertain beliefs is believed too much.
+_MARGIN = 0.05
 
 
 class Forks:
@@ -84,7 +85,7 @@ class Forks:
         self._row = self._row + 1 if guide.sets else 0
         if guide.sets:
             gained = sum(one.gain for one in guide.sets.values())
-            gained -= _BLOCK * round.emitted
+            gained -= _MARGIN * round.emitted
             before = gained if self._gain is None else self._gain
             self._gain = _KEEP * before + (1 - _KEEP) * gained
             extra = sum(one.extra for one in guide.sets.values()) / len(guide.sets)
