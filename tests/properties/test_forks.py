@@ -120,7 +120,7 @@ def decoded(
 
 
 def test_trees_gain_where_a_draft_is_dear_and_rows_are_cheap() -> None:
-    """Speeds have a standard error near 2 % here; the gain is 12 % or so."""
+    """Speeds have a standard error near 2 % here; the gain is near 10 %."""
     chains, trees = (decoded(FLAT, 0.15, 0.4, trees) for trees in (False, True))
     assert chains.forked == 0
     assert trees.forked > 100
