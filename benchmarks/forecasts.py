@@ -89,13 +89,24 @@ def main() -> None:
     speculator = load(given.target, draft=given.draft)
     assert speculator.tokenizer is not None
     assert speculator.drafter is not None
-    found = []
+    result: dict[str, Any] = {
+        "target": given.target,
+        "draft": given.draft,
+        "plan_tokens": given.plan_tokens,
+        "max_tokens": given.max_tokens,
+        "prompts": [prompt.name for prompts in sets.values() for prompt in prompts],
+        "provenance": provenance(
+            {"target": given.target, "draft": given.draft},
+            {"target": speculator.target, "draft": speculator.drafter.model},
+        ),
+        "sets": [],
+    }
     for temperature in map(float, given.temperatures.split(",")):
         for name, prompts in sets.items():
             ids = encode(prompts, speculator.tokenizer, raw=False)
             options = {"temperature": temperature}
             told = forecast(speculator, ids, options, (given.plan_tokens, given.max_tokens))
-            found.append({"set": name, "temperature": temperature, **told})
+            result["sets"].append({"set": name, "temperature": temperature, **told})
             for cell in told["cells"]:
                 mark = "" if cell["held"] else "  not held"
                 print(
@@ -103,27 +114,22 @@ def main() -> None:
                     f"{cell['speedup']:.2f} ({cell['low']:.2f} to {cell['high']:.2f}){mark}",
                     flush=True,
                 )
-    cells = [cell for one in found for cell in one["cells"]]
-    held = sum(cell["held"] for cell in cells)
-    close = sum(one["recommended_is_close"] for one in found)
-    print(f"held in {held} of {len(cells)} cells; {close} of {len(found)} recommendations close")
-    result = {
-        "target": given.target,
-        "draft": given.draft,
-        "plan_tokens": given.plan_tokens,
-        "max_tokens": given.max_tokens,
-        "held": held,
-        "cells": len(cells),
-        "recommendations_close": close,
-        "sets": found,
-        "prompts": [prompt.name for prompts in sets.values() for prompt in prompts],
-        "provenance": provenance(
-            {"target": given.target, "draft": given.draft},
-            {"target": speculator.target, "draft": speculator.drafter.model},
-        ),
-    }
-    write_result("forecasts", result, given.output)
+            result |= counted(result["sets"])
+            if given.output is not None:  # a run may be cut off
+                write_result("forecasts", result, given.output)
+    if given.output is None:
+        write_result("forecasts", result, None)
     print(json.dumps(result))
+
+
+def counted(sets: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """In how many cells the interval held, and how many recommendations were close."""
+    cells = [cell for one in sets for cell in one["cells"]]
+    return {
+        "held": sum(cell["held"] for cell in cells),
+        "cells": len(cells),
+        "recommendations_close": sum(one["recommended_is_close"] for one in sets),
+    }
 
 
 if __name__ == "__main__":
