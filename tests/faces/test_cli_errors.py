@@ -147,8 +147,11 @@ def test_a_draft_with_another_tokenizer(good: Path, root: Path, capsys: Capture)
         bos_token="<s>", eos_token="</s>", pad_token="<pad>",
     )  # fmt: skip
     draft = save(root / "other", tiny_models.llama(1, vocab_size=VOCAB), other)
-    said = refused(capsys, "generate", "--target", good, "--draft", draft, "hello")
+    said = refused(
+        capsys, "generate", "--target", good, "--draft", draft, "--drafter", "model", "hello"
+    )
     assert "token ids mean different strings" in said
+    assert "crossvocab" in said
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])
