@@ -151,7 +151,6 @@ def test_a_draft_with_another_tokenizer(good: Path, root: Path, capsys: Capture)
         capsys, "generate", "--target", good, "--draft", draft, "--drafter", "model", "hello"
     )
     assert "token ids mean different strings" in said
-    assert "crossvocab" in said
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])
