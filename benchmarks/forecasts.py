@@ -11,11 +11,11 @@ drafter.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from pair_arguments import pair_parser
 
 from draftproof.bench.forecast import ranked
 from draftproof.bench.modes import contenders
@@ -74,15 +74,9 @@ def forecast(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default="qwen2.5-coder-1.5b")
-    parser.add_argument("--draft", default="qwen2.5-coder-0.5b")
-    parser.add_argument("--prompts", type=Path)
-    parser.add_argument("--limit", type=int)
+    parser = pair_parser(__doc__, 64)
     parser.add_argument("--temperatures", default="0,0.7")
     parser.add_argument("--plan-tokens", type=int, default=48)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     check_output(given.output)
     sets = by_set(read_prompts(given.prompts, given.limit))

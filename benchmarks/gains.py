@@ -10,10 +10,10 @@ speed-up of the first over each other with a 95 % interval (bootstrap over promp
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
+
+from pair_arguments import pair_parser
 
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance, write_result
@@ -92,14 +92,8 @@ def comparisons(parts: Parts, seed: int) -> dict[str, list[Mode]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default="qwen2.5-coder-1.5b")
-    parser.add_argument("--draft", default="qwen2.5-coder-0.5b")
-    parser.add_argument("--prompts", type=Path)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--max-tokens", type=int, default=96)
+    parser = pair_parser(__doc__, 96)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     check_output(given.output)
     prompts = read_prompts(given.prompts, given.limit)

@@ -11,7 +11,6 @@ draft model drafts alone, without matches in the text, which would pay.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUFReader
+from pair_arguments import pair_parser
 
 from draftproof.bench.prompts import encode, read_prompts
 from draftproof.bench.provenance import check_output, provenance, write_result
@@ -68,10 +68,10 @@ def cases(parts: Parts, draft: str, folder: Path) -> dict[str, list[Mode]]:
     """The modes of each case, plain decoding first."""
     shuffled(Path(resolve(draft)), folder / "shuffled.gguf")
     random = load_parts(folder / "shuffled.gguf")
+    plain = compose(parts.target, parts.tokenizer, None, 0)
     found = {}
     for case, other in {"shuffled weights": random, "the target itself": parts}.items():
         drafter = pair(parts.target, parts.tokenizer, other.target, other.tokenizer)
-        plain = compose(parts.target, parts.tokenizer, None, 0)
         auto = compose(parts.target, parts.tokenizer, drafter, "auto")
         found[case] = [later("plain", plain), later("auto", auto)]
     return found
@@ -99,13 +99,7 @@ def account(runs: dict[str, list[Run]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default="qwen2.5-coder-1.5b")
-    parser.add_argument("--draft", default="qwen2.5-coder-0.5b")
-    parser.add_argument("--prompts", type=Path)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--output", type=Path)
+    parser = pair_parser(__doc__, 128)
     given = parser.parse_args()
     check_output(given.output)
     prompts = read_prompts(given.prompts, given.limit)
