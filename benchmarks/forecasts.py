@@ -46,7 +46,8 @@ def forecast(
     target, tokenizer = speculator.target, speculator.tokenizer
     drafters = contenders(speculator, None)
     plain = compose(target, tokenizer, None, 0)
-    requests = [plain.request(prompt, Options.of(options)) for prompt in ids]
+    asked = Options.of({**options, "max_tokens": tokens[1]})
+    requests = [plain.request(prompt, asked) for prompt in ids]
     standings = ranked(compete(target, drafters, requests, tokens[0]))
     modes = [speculator_mode(PLAIN, plain, options)] + [
         speculator_mode(name, compose(target, tokenizer, drafter, "auto"), options)

@@ -50,8 +50,8 @@ class OneBranch:
     def reasons(self) -> tuple[str, ...]:
         return self._policy.reasons
 
-    def guide(self, branching: bool) -> Guide:
-        return self._policy.guide(branching=False)
+    def guide(self, branching: bool, room: int, unread: float) -> Guide:
+        return self._policy.guide(False, room, unread)
 
 
 def chains(speculator: Speculator) -> Speculator:

@@ -308,7 +308,11 @@ class Guide(Protocol):
     """
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         """What one more token is worth: emitted tokens, less those that its cost earns otherwise.
 
@@ -320,6 +324,8 @@ class Guide(Protocol):
                 what it means. None where that is known only once the token is drafted.
             after: The taken token that it would follow, by its number; -1 for the committed text.
                 By default the last one: a chain.
+            reads: Tokens that the pass for it reads, where its confidence is not known: more than
+                one where others' tokens have left a draft model behind. The prompt is apart.
         """
         ...
 
@@ -446,11 +452,14 @@ class LengthPolicy(Protocol):
 class Guiding(LengthPolicy, Protocol):
     """An optional capability of a `LengthPolicy`: guiding proposers that are `Guided`."""
 
-    def guide(self, branching: bool) -> Guide:
+    def guide(self, branching: bool, room: int, unread: float) -> Guide:
         """The next round's guide.
 
         Args:
             branching: Whether the target can score a tree.
+            room: Most tokens that the request may still emit.
+            unread: Seconds that the target took to read the prompt, where the drafter has still to
+                read it before its first token; 0 where it has nothing to read.
         """
         ...
 
@@ -459,8 +468,12 @@ class Guiding(LengthPolicy, Protocol):
 class Ending(LengthPolicy, Protocol):
     """An optional capability of a `LengthPolicy`: being told that its request is over."""
 
-    def close(self) -> None:
-        """No round follows. Called once."""
+    def close(self, ended: bool) -> None:
+        """No round follows. Called once.
+
+        Args:
+            ended: Whether the text came to its end, and was not cut off.
+        """
         ...
 
 

@@ -95,7 +95,11 @@ class Turns:
         self.first, self.taken = first, 0
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         turn = self.taken % 2 == self.first
         return (2.0 if turn else 0.5) if source == "suffix" else 1.0

@@ -42,13 +42,17 @@ class Bold:
     def length(self) -> int:
         return 4
 
-    def guide(self, branching: bool) -> Bold:
+    def guide(self, branching: bool, room: int, unread: float) -> Bold:
         assert branching
         self.count = 0
         return self
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         first = (
             2.0 if confidence is None and self.count % 2 == 0 else 1.0

@@ -218,7 +218,11 @@ class Counting:
         self.taken: list[float] = []
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         self.paid += confidence is None
         return 1.0 if len(self.taken) < self.worth else -1.0

@@ -59,7 +59,7 @@ class Pretended(AutoPolicy):
         self.spent, self.emitted, self.forked = 0.0, 0, 0
         super().__init__(auto, experience)
 
-    def guide(self, branching: bool) -> Guide:
+    def guide(self, branching: bool, room: int, unread: float) -> Guide:
         assert branching
         self.leads = super().guide(branching=self.trees)
         return self.leads

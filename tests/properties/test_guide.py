@@ -38,9 +38,10 @@ def guide(
     beliefs: Beliefs | None = None,
     closed: str = "",
     outlook: Outlook = Outlook(),  # noqa: B008 it is frozen
+    reads: tuple[float, ...] = (1.0,),
 ) -> RoundGuide:
     return RoundGuide(
-        Prices(seconds, draft, rate, balance),
+        Prices(seconds, draft, rate, balance, reads),
         beliefs or Beliefs(),
         acceptance,
         most_paid=most_paid,
@@ -214,6 +215,19 @@ def test_whoever_is_paid_is_told_apart() -> None:
     leads.take("suffix", 0.6)
     assert leads.paid == 1
     assert leads.taken == [("model", 0.7, True), ("suffix", 0.6, False)]
+
+
+def test_a_draft_that_has_to_catch_up_pays_for_it_once() -> None:
+    """The first pass reads five tokens at twice the price; the next reads one."""
+    leads = guide(draft=0.2, acceptance=0.7, reads=(1.0, 1.25, 1.5, 1.75, 2.0))
+    behind, level = leads.value("model", reads=5), leads.value("model")
+    assert behind == pytest.approx(level - 0.2)
+    assert leads.value("model", reads=9) == pytest.approx(level - 0.4)  # on by the last step
+    assert leads.value("model", reads=5) > 0
+    leads.take("model", 0.9)
+    assert leads.value("model") > 0
+    leads.take("model", 0.9)
+    assert (leads.paid, leads.units) == (2, 3.0)
 
 
 def test_unguided_drafts_take_everything() -> None:

@@ -269,7 +269,8 @@ def test_what_was_taught_for_other_lengths_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = ProfileFile(tmp_path, KEY)
-    file.write(Profile(COSTS, replace(taught(), corrections=Corrections(0.5, (0.0,) * 3, 0.5))))
+    short = Corrections(0.5, 0.0, (0.0,) * 3, 0.5)
+    file.write(Profile(COSTS, replace(taught(), corrections=short)))
     with counting(monkeypatch) as asked:
         policy = lengths(tmp_path, FakeClock())[0].begin((1, 2))
     assert asked == []

@@ -108,7 +108,11 @@ class Priced:
         self.kept = [1.0]
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         assert source == "suffix"
         assert confidence is not None

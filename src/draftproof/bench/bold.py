@@ -24,7 +24,11 @@ class BoldGuide(Unguided):
         self._taken = 0
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         """Worth it until there are enough, and the surer the better."""
         return super().value(source, confidence, after) if self._taken < self.nodes else -1.0
@@ -60,7 +64,7 @@ class Bold:
         """Most tokens in a row."""
         return self._length
 
-    def guide(self, branching: bool) -> BoldGuide:
+    def guide(self, branching: bool, room: int, unread: float) -> BoldGuide:
         """A new one for each round."""
         guide = BoldGuide()
         guide.branching = guide.several = branching

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 from typing import TypeAlias
 
@@ -124,8 +126,8 @@ def compete(
     Args:
         target: The target.
         drafters: What drafts for it, by name; at least one.
-        requests: One per prompt; the limits' `max_tokens` are replaced, and the seeds where none
-            is given, so that planning again decodes the same.
+        requests: One per prompt; they are given seeds where they have none, so that planning again
+            decodes the same.
         tokens: Tokens of the drafters' runs, at least 1.
         tell: Told what runs next, how much is done, and of how much.
 
@@ -227,11 +229,16 @@ def seeded(request: Request, seed: int) -> Request:
 def play(
     target: Model, drafter: Drafter | None, request: Request, lengths: Lengths, tokens: int
 ) -> list[Round]:
-    """The rounds of one request."""
-    limits = replace(request.limits, max_tokens=tokens, min_tokens=0)
+    """The rounds of one request until so many tokens are written.
+
+    It may go on as far as the request says: what pays in a long answer is done in this one, too.
+    """
+    most = max(tokens, request.limits.max_tokens)
+    limits = replace(request.limits, max_tokens=most, min_tokens=0)
     running = Running(replace(request, limits=limits), target, None, drafter, lengths)
-    for _ in decode([running]):
-        pass
+    with closing(decode([running])) as written:
+        for _ in islice(written, tokens):
+            pass
     return running.rounds
 
 

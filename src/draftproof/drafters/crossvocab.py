@@ -114,6 +114,7 @@ class CrossProposer:
         self._cache = Cache(drafter.model, self._reading.ids)
         self._way: Drawing | Writing | None = None  # how this draft is made
         self._depth = 0  # of the trunk, when it last grew
+        self._known = 0  # tokens of output and trunk that it has read, but for the last
 
     @property
     def length(self) -> int:
@@ -148,6 +149,13 @@ class CrossProposer:
         """Begin a draft behind `output`."""
         self._reading.extend(output[self._reading.read - len(self._before) :])
         self._way = None
+        self._known = min(self._known, max(len(output) - 1, 0))
+
+    def reads(self, growth: Growth) -> int:
+        """Of the target's tokens, how many the pass for the trunk's next one has to read."""
+        if self.reading_seconds == 0:
+            return 1
+        return max(len(growth.context) - self._known, 1)
 
     def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
         """Draft the trunk's next token where `guide` values one.
@@ -157,10 +165,13 @@ class CrossProposer:
         Returns:
             Whether the trunk has grown.
         """
+        reads = self.reads(growth)
         if self._way is None or growth.depth != self._depth:
             self._way = self._resume(growth, stream)
-        grown = self._way is not None and self._way.grow(growth, stream, guide)
+        grown = self._way is not None and self._way.grow(growth, stream, guide, reads)
         self._depth = growth.depth
+        if grown:
+            self._known = len(growth.context) - 1
         return grown
 
     def observe(self, verdict: Verdict) -> None:
@@ -202,10 +213,10 @@ class Drawing:
         self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
         self._ended = False
 
-    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
-        """As in `CrossProposer`."""
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide, reads: int) -> bool:
+        """As in `CrossProposer`, where a pass reads so many tokens."""
         drafter, name = self._drafter, self._drafter.name
-        if self._ended or guide.value(name, after=growth.end) <= 0:
+        if self._ended or guide.value(name, after=growth.end, reads=reads) <= 0:
             return False
         row = self._cache.row(self._read)
         if row is None:
@@ -248,10 +259,14 @@ class Writing:
         self._sure = 0.0  # the draft's largest probability in the last pass
         self._ended = False
 
-    def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
-        """As in `CrossProposer`. A token that a pass adds is as sure as that pass."""
+    def grow(self, growth: Growth, stream: Chooser, guide: Guide, reads: int) -> bool:
+        """As in `CrossProposer`, where a pass reads so many tokens.
+
+        A token that a pass adds is as sure as that pass.
+        """
         name, written = self._drafter.name, self._taken < len(self._tokens)
-        if guide.value(name, self._sure if written else None, after=growth.end) <= 0:
+        sure = self._sure if written else None
+        if guide.value(name, sure, after=growth.end, reads=reads) <= 0:
             return False
         if not written:
             written = self._write()

@@ -33,6 +33,10 @@ class Growing(Reading, Protocol):
         """Begin a draft behind `output`."""
         ...
 
+    def reads(self, growth: Growth) -> int:
+        """Tokens that the pass for the trunk's next one reads, the prompt's reading apart."""
+        ...
+
     def grow(self, growth: Growth, stream: Chooser, guide: Guide) -> bool:
         """Extend the trunk by a token where `guide` values one.
 
@@ -114,7 +118,8 @@ class MixProposer:
             free = 0.0
             if match is not None:
                 free = guide.value(by_match, match[1], after=after)
-            if guide.value(by_model, after=after) > max(free, 0.0):
+            reads = self._model.reads(growth)
+            if guide.value(by_model, after=after, reads=reads) > max(free, 0.0):
                 if model is None or match is None:
                     grown = self._model.grow(growth, stream, guide)
                 else:

@@ -190,7 +190,7 @@ class ModelProposer:
         """
         name = self._drafter.name
         after = growth.end
-        if guide.value(name, after=after) <= 0:
+        if guide.value(name, after=after, reads=self.reads(growth)) <= 0:
             return False
         look = self._look(growth.context)
         if look is None:
@@ -269,7 +269,7 @@ class ModelProposer:
         limit = self._drafter.model.context_length
         if limit is not None and len(self._prefix) + len(context) > limit:
             return None
-        self._read()
+        self._read(context)
         row = self._head.score(self._session, self._pending(context))
         self._scored.extend(context[len(self._scored) :])
         confidence = top_probability(row, self._drafter.name, self._session.length - 1)
@@ -287,11 +287,20 @@ class ModelProposer:
         """Free the cache."""
         self._session.close()
 
-    def _read(self) -> None:
-        """Score all of the prompt but its last token, once."""
+    def reads(self, growth: Growth) -> int:
+        """Tokens that the pass for the trunk's next one reads, the prompt's reading apart."""
+        if self._session.length < len(self._prefix) - 1:
+            return 1
+        return max(len(growth.context) - len(self._scored), 1)
+
+    def _read(self, context: Sequence[int]) -> None:
+        """Score, once, all of the prompt and of what follows it but the last token."""
         if self._session.length < len(self._prefix) - 1:
             started = perf_counter()
-            self._session.score(self._prefix[self._session.length : -1], keep=0)
+            missing = [self._drafter.readable(token) for token in context]
+            *text, _ = *self._prefix[self._session.length :], *missing
+            self._session.score(text, keep=0)
+            self._scored = list(context[:-1])
             self.reading_seconds += perf_counter() - started
 
     def _pending(self, context: Sequence[int]) -> list[int]:

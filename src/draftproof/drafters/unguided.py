@@ -20,7 +20,11 @@ class Unguided:
     stopped = ""
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         """Always worth it, and the surer the better."""
         return UNSEEN if confidence is None else 1e-9 + confidence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ class Generation:
         return [(account, tokens.get(i, [])) for i, account in enumerate(self.rounds)]
 
 
-def decode(requests: Sequence[Running]) -> Iterator[tuple[int, Token]]:
+def decode(requests: Sequence[Running]) -> Generator[tuple[int, Token], None, None]:
     """Play rounds until every request has ended; yields (index of the request, token).
 
     The caches are freed at the end, also where the consumer walks away or an error or Ctrl-C

@@ -22,6 +22,7 @@ from draftproof.ports import (
     Lengths,
     Model,
     Proposer,
+    Reading,
     Tokenizer,
 )
 from draftproof.rng import SEEDS, Chooser, Independent, Noise, Shared, Stream
@@ -101,6 +102,7 @@ class Running:
         self.rounds: list[Round] = []
         self.finish_reason: FinishReason | None = None
         self.prefill_seconds = 0.0
+        self.read_seconds = 0.0  # of these the target's, on the prompt's tokens
         self._noise = Noise(self.seed)
         self._drafter = drafter
         self._proposer: Proposer | None = None
@@ -180,7 +182,17 @@ class Running:
         """The next round's guide, where the length policy has one."""
         if not isinstance(self._policy, Guiding):
             return None
-        return self._policy.guide(branching=isinstance(self.session, Branching))
+        return self._policy.guide(
+            branching=isinstance(self.session, Branching),
+            room=self.request.limits.max_tokens - len(self.output),
+            unread=0.0 if self._draft_has_read() else self.read_seconds,
+        )
+
+    def _draft_has_read(self) -> bool:
+        """Whether no reading of the prompt is due before the next drafted token."""
+        if self._proposer is None:
+            return self._drafter is None or self._drafter.model is None
+        return not isinstance(self._proposer, Reading) or self._proposer.reading_seconds > 0
 
     def draft_limit(self, guide: Guide | None) -> int:
         """Most tokens on a path of the draft: the policy's word, and one less than may be emitted.
@@ -244,7 +256,7 @@ class Running:
             self._proposer.close()
         self.session.close()
         if isinstance(self._policy, Ending):
-            self._policy.close()
+            self._policy.close(self.finish_reason in ("eos", "stop"))
 
     def stats(self) -> Stats:
         """The account so far."""

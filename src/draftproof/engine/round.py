@@ -143,6 +143,7 @@ def read(live: Sequence[Running]) -> None:
     parts = [(r.target, Pass(r.session, r.unread, keep=0)) for r in new]
     for running, scored in zip(new, passes(parts), strict=True):
         running.prefill_seconds += scored.seconds
+        running.read_seconds += scored.seconds
 
 
 def score(turns: Sequence[Turn]) -> list[Scored]:

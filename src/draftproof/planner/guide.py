@@ -37,6 +37,8 @@ class Prices:
     Args:
         seconds: Of a round's pass with n drafted tokens, the decision with it, by n from 0.
         draft_seconds: Of a token that is not known before it is paid for.
+        reads: Of a draft's pass that reads n tokens, in such passes that read one, by n from 1; a
+            longer one goes on with the last step.
         rate: Emitted tokens per second in the long run.
         balance: What a round may lose if nothing is accepted, in plain passes.
     """
@@ -45,6 +47,13 @@ class Prices:
     draft_seconds: float
     rate: float
     balance: float
+    reads: Sequence[float] = (1.0,)
+
+    def units(self, reads: int) -> float:
+        """Passes over one token that a draft's pass over `reads` tokens is worth."""
+        missing = max(reads - len(self.reads), 0)
+        step = self.reads[-1] - self.reads[-2] if len(self.reads) > 1 else 0.0
+        return self.reads[min(reads, len(self.reads)) - 1] + missing * max(step, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,8 @@ class RoundGuide:
         self._closed = closed
         self._outlook = outlook
         self._kept = [1.0]  # by node + 1: the chance that all up to it are accepted
-        self._blind: dict[str, bool] = {}  # by source: whether it was last asked for unseen
+        # By source: what a token was last asked for unseen at, in passes that read one; else 0.
+        self._asked: dict[str, float] = {}
         self.branching = branching
         self.several = several
         self.stopped = ""
@@ -107,6 +117,7 @@ class RoundGuide:
         self.taken: list[tuple[str, float, bool]] = []  # source, confidence, whether unseen
         self.ranks: list[int | None] = []  # among the candidates at a trunk's depth; None elsewhere
         self.paid = 0
+        self.units = 0.0  # what was paid, in the draft's passes that read one token
         self.weighed = False  # whether a token beside the trunk was
         self.sets: dict[int, Chosen] = {}  # by the token that was taken from them to go on behind
 
@@ -116,17 +127,21 @@ class RoundGuide:
         return len(self._prices.seconds) - 1
 
     def value(
-        self, source: str, confidence: float | None = None, after: int | None = None
+        self,
+        source: str,
+        confidence: float | None = None,
+        after: int | None = None,
+        reads: int = 1,
     ) -> float:
         """Expected tokens of the best continuation by `source`, less what its time would earn."""
         n, blind = len(self.taken), confidence is None
-        self._blind[source] = blind
+        self._asked[source] = units = self._prices.units(reads) if blind else 0.0
         if blind and self.paid >= self._most_paid:
             return self._no(self._closed or "the longest draft that may be tried")
         if blind and self.paid < self._probe:
             self.stopped = ""
             return 1.0
-        price = self._prices.draft_seconds if blind else 0.0
+        price = units * self._prices.draft_seconds
         if not self._affordable(n + 1, price):
             return self._no("nothing more may be lost until speculation has gained")
         chance = self._acceptance if confidence is None else self._beliefs.rate(source, confidence)
@@ -137,7 +152,7 @@ class RoundGuide:
         else:
             best = self._chain(kept, chance, price, n)
         if blind:
-            best = max(best, self._rest(kept))
+            best = max(best, self._rest(kept, price))
         if best <= 0:
             return self._no(_CHEAP)
         self.stopped = ""
@@ -146,11 +161,12 @@ class RoundGuide:
     def choose(self, options: Sequence[Sequence[tuple[str, float]]], after: int) -> tuple[int, int]:
         """The candidates that bring most, and the likeliest of them; the pass is paid for."""
         n, kept = len(self.taken), self._kept[after + 1]
+        paid = self._asked.get(options[0][0][0], 1.0)  # as it was asked for
         behind = self._outlook.behind(self._depth + 1)
         found: list[tuple[float, int, int]] = []
         sums: list[float] = []
         known = self._beliefs.judged(*options[0][0]) >= _KNOWN
-        price = self._prices.draft_seconds
+        price = paid * self._prices.draft_seconds
         for index, option in enumerate(options):
             chances = [self._beliefs.rate(source, confidence) for source, confidence in option]
             sums.append(min(sum(chances), 1.0))
@@ -164,7 +180,7 @@ class RoundGuide:
         extra = max(sums[1] - sums[0], 0.0) if len(sums) > 1 else 0.0
         self.sets[n] = Chosen(sums[0], extra, worth - found[0][0])
         for place, (source, _) in enumerate(options[-index]):
-            self._blind[source] = place == lead
+            self._asked[source] = paid if place == lead else 0.0
         return -index, lead
 
     def take(self, source: str, confidence: float, after: int | None = None) -> None:
@@ -172,9 +188,10 @@ class RoundGuide:
         node = len(self.taken)
         after = node - 1 if after is None else after
         self._kept.append(self._kept[after + 1] * self._beliefs.rate(source, confidence))
-        blind = self._blind.get(source, False)
-        self.taken.append((source, confidence, blind))
-        self.paid += blind
+        units = self._asked.get(source, 0.0)
+        self.taken.append((source, confidence, units > 0))
+        self.paid += units > 0
+        self.units += units
         self.ranks.append(self._rank(after))
         if after == self._end:
             self._before, self._end, self._depth = after, node, self._depth + 1
@@ -208,28 +225,28 @@ class RoundGuide:
     ) -> float:
         """The best of one to `most` more tokens, where n are drafted and those above are `kept`."""
         best, tokens = -1.0, 0.0
-        seconds = self._prices.seconds
+        seconds, later = self._prices.seconds, min(price, self._prices.draft_seconds)
         for more in range(1, min(self.nodes - n, most or self.nodes) + 1):
             kept *= chance
             tokens += kept
-            spent = seconds[n + more] - seconds[n] + more * price
+            spent = seconds[n + more] - seconds[n] + price + (more - 1) * later
             best = max(best, tokens - self._prices.rate * spent)
         return best
 
-    def _rest(self, kept: float) -> float:
-        """What the rest of the outlook is worth."""
+    def _rest(self, kept: float, price: float) -> float:
+        """What the rest of the outlook is worth, where the next token has its own price."""
         n, rows = len(self.taken), self._outlook.rows(self._depth)
         if not rows or n + rows > self.nodes:
             return -1.0
         seconds, levels = self._prices.seconds, len(self._outlook.widths) - self._depth
-        spent = seconds[n + rows] - seconds[n] + levels * self._prices.draft_seconds
+        spent = seconds[n + rows] - seconds[n] + price + (levels - 1) * self._prices.draft_seconds
         return kept * self._outlook.behind(self._depth) - self._prices.rate * spent
 
     def _affordable(self, drafted: int, price: float) -> bool:
         """Whether so many tokens could all be lost; a probe's were counted before."""
         if drafted >= len(self._prices.seconds):
             return False
-        spent = self._prices.seconds[drafted] + self.paid * self._prices.draft_seconds + price
+        spent = self._prices.seconds[drafted] + self.units * self._prices.draft_seconds + price
         return spent / self._prices.seconds[0] - 1 <= self._prices.balance
 
     def _no(self, why: str) -> float:

@@ -12,9 +12,9 @@ acceptance
 costs
     The measured curve and draft cost are starting points, corrected on a log scale in small clipped
     steps, so that one stall moves little. A plain pass corrects all sizes together; of a larger
-    one's surprise its size gets half, and all sizes with drafts the other half. A pass that
-    requests share corrects all sizes together. After `REFRESH` rounds with drafts one is plain, so
-    that what plain decoding costs is known.
+    one's surprise its size gets half, and what all with drafts cost above it the other half. A pass
+    that requests share corrects all sizes together. After `REFRESH` rounds with drafts one is
+    plain, so that what plain decoding costs is known.
 balance
     What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
     `RATE`, a round with a draft also what its tokens would have cost plainly less what it did cost,
@@ -27,6 +27,11 @@ Switched off, it drafts once more (probes) after enough plain rounds that a fail
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
 very first draft, of all requests that teach each other, waits for the balance alone. Where not even
 an acceptance rate of `HOPE` would pay, it does not probe.
+
+A draft model has to read the prompt before its first token, which may cost more than a short answer
+gains. It reads where the tokens that are still to come (`answers`) are expected to gain more than
+that, and more than if it read later: at first at an acceptance rate of `HOPE`, so that there is
+something to learn from. A probe that would have to read waits so much longer.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from dataclasses import dataclass
 from draftproof import theory
 from draftproof.core import Prompt, Round
 from draftproof.errors import InvalidSetting
+from draftproof.planner.answers import Answers
 from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.costs import Costs
 from draftproof.planner.forks import Forks
@@ -51,11 +57,14 @@ PROBE_RATE = 0.01
 MOST_PATIENCE = 4
 HOPE = 0.9
 REFRESH = 48
+FAR = 1 << 20  # tokens: more than any answer has
 
+_UNREAD = "the draft's reading of the prompt would not pay yet"
 _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
 _TAUGHT = 3.0  # how many times an assumption's weight the rate of earlier requests has
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
+_ALONE = 4.0  # rounds in plain decoding that count as met before any without the draft
 _STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
 
@@ -109,7 +118,7 @@ class Auto:
     """
 
     costs: Costs
-    limit: int = 16
+    limit: int = 15  # with the token before the draft a pass of 16: a tile of the CPU engine
     acceptance: float = 0.7
     weight: float = 4.0
 
@@ -152,7 +161,11 @@ class AutoPolicy:
         self._reasons: list[str] = []
         self._on = True
         self._length = 0
+        self._written = 0
+        # Rounds in which no token was paid for, and what these emitted.
+        self._alone = [_ALONE, _ALONE]
         self._beliefs = Beliefs(None if experience is None else experience.beliefs)
+        self._answers = Answers() if experience is None else experience.answers
         self._guide: RoundGuide | None = None
         self._forks = Forks(self._beliefs)
         self._choose()
@@ -180,20 +193,24 @@ class AutoPolicy:
         """Whether the next round is plain, to see what that costs now."""
         return self._drafting >= REFRESH
 
-    def guide(self, branching: bool) -> Guide:
+    def guide(self, branching: bool, room: int = FAR, unread: float = 0.0) -> Guide:
         """Token by token, what is worth drafting in the next round; see `guide`.
 
         The switch and the probes are for tokens that are paid for before their confidence is known.
         """
-        costs, probing = self._costs, not self._on and self._length > 0
+        costs = self._costs
         most = self._limit if self._on else self._length
+        closed = "" if most else "speculation is switched off"
+        if most and not self._reads(room, unread):
+            most, closed = 0, _UNREAD
+        probing = not self._on and most > 0
         seconds = costs.seconds[:1] if self._due else costs.seconds
         free = branching and self._on and not self._due
         ahead = Outlook()
         if free:
             ahead = self._forks.ahead(self.acceptance, costs, self._limit, self._rounds)
         rate = max(self._rate, ahead.rate)
-        prices = Prices(seconds, costs.draft_seconds, rate, self._balance)
+        prices = Prices(seconds, costs.draft_seconds, rate, self._balance, costs.reads)
         self._guide = RoundGuide(
             prices,
             self._beliefs,
@@ -201,7 +218,7 @@ class AutoPolicy:
             most_paid=most,
             probe=most if probing else 0,
             branching=branching,
-            closed="" if most else "speculation is switched off",
+            closed=closed,
             outlook=ahead,
             several=free and self._forks.several(),
         )
@@ -212,7 +229,10 @@ class AutoPolicy:
         self._rounds += 1
         self._drafting = self._drafting + 1 if round.drafted else 0
         guide, self._guide = self._guide, None
-        paid = round.drafted if guide is None or not guide.taken else guide.paid
+        paid = round.drafted if guide is None or not guide.taken else guide.units
+        self._written += round.emitted
+        if not paid:
+            self._alone = [self._alone[0] + 1, self._alone[1] + round.emitted]
         judged = self._judge(round, guide)
         if round.others:
             self._costs.observe(round, paid)
@@ -261,7 +281,30 @@ class AutoPolicy:
         self._forks.observe(round, guide)
         return counts[0], counts[1]
 
-    def _spent(self, round: Round, paid: int) -> float:
+    def _reads(self, room: int, unread: float) -> bool:
+        """Whether the draft is to read the prompt, where it has to.
+
+        Args:
+            room: Most tokens that may follow.
+            unread: As in `guide`. The draft takes as much less as its passes do.
+        """
+        plain = self._costs.seconds[0]
+        price = unread * self._costs.draft_seconds / plain
+        if not price:
+            return True
+        if not self._on and self._tried:
+            return self._plain * plain * PROBE_RATE >= price * self._patience
+        rate = self._rate if self._tried else max(self._rate, self._earns(HOPE))
+        # Tokens that come for nothing, by matches in the text, would do so anyway.
+        rounds, tokens = self._alone
+        gain = max(plain - 1 / rate, 0.0) * rounds / tokens
+        return self._answers.pays(self._written, room, gain, price)
+
+    def close(self, ended: bool) -> None:
+        """The request is over: its answer's length is known, where it was not cut off."""
+        self._answers.learn(self._written, ended)
+
+    def _spent(self, round: Round, paid: float) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
         most = _STALL * self._costs.of(round.drafted, paid)
         alone, self._stalled = not self._stalled, round.seconds > most
@@ -276,7 +319,7 @@ class AutoPolicy:
 
     def _choose(self, drafted: bool = True) -> None:
         """Set the next length, switching off and on where that follows."""
-        self._rate = self._earns()
+        self._rate = self._earns(self.acceptance)
         if self._on:
             self._length = self._best(self.acceptance, self._affordable())
             if self._length == 0:
@@ -298,12 +341,12 @@ class AutoPolicy:
         gain = theory.speedup(acceptance, best, lambda n: seconds[n - 1], draft_seconds)
         return best if gain >= _WORTH else 0
 
-    def _earns(self) -> float:
+    def _earns(self, acceptance: float) -> float:
         """Tokens per second at the best length that there is, affordable now or not."""
         costs = self._costs
-        best = self._best(self.acceptance, self._limit)
+        best = self._best(acceptance, self._limit)
         return 1 / theory.seconds_per_token(
-            self.acceptance, best, lambda n: costs.seconds[n - 1], costs.draft_seconds
+            acceptance, best, lambda n: costs.seconds[n - 1], costs.draft_seconds
         )
 
     def _affordable(self) -> int:

@@ -158,6 +158,7 @@ class KeptPolicy(AutoPolicy):
         super().__init__(auto, experience)
         self._keep = keep
 
-    def close(self) -> None:
+    def close(self, ended: bool) -> None:
         """The request is over."""
+        super().close(ended)
         self._keep()

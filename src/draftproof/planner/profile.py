@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.errors import InvalidSetting
-from draftproof.planner.beliefs import BINS, Counts
+from draftproof.planner.answers import SPANS
+from draftproof.planner.beliefs import BINS
 from draftproof.planner.costs import CostCurve, Costs
 from draftproof.planner.kept import KeptFile, PairKey
 from draftproof.planner.running import Corrections, Taught
@@ -79,28 +80,32 @@ def _taught(found: Any) -> Taught:
     )
     if accepted + rejected == 0 or patience < 1:
         raise ValueError("there is no acceptance rate, or no patience")
-    alike, draft = _numbers([corrections["all"], corrections["draft"]], -_FURTHEST, _FURTHEST)
+    alike, more, draft = _numbers(
+        [corrections[name] for name in ("all", "more", "draft")], -_FURTHEST, _FURTHEST
+    )
     own = _numbers(corrections["own"], -_FURTHEST, _FURTHEST)
     return Taught(
         accepted=accepted,
         rejected=rejected,
-        corrections=Corrections(alike, own, draft),
+        corrections=Corrections(alike, more, own, draft),
         tried=bool(found["tried"]),
         plain=int(plain),
         patience=int(patience),
-        beliefs={str(name): _counts(rows) for name, rows in found["beliefs"].items()},
+        beliefs={str(name): _counts(rows, BINS) for name, rows in found["beliefs"].items()},
+        answers=_counts(found["answers"], SPANS),
     )
 
 
-def _counts(rows: Any) -> Counts:
+def _counts(rows: Any, length: int) -> tuple[tuple[float, float], ...]:
+    """Pairs: how many of how many, and so many of them."""
     counts = []
     for row in rows:
-        kept, judged = _numbers(row, 0.0, _COUNT)
-        if kept > judged:
-            raise ValueError("more tokens were kept than judged")
-        counts.append((kept, judged))
-    if len(counts) != BINS:
-        raise ValueError("a source has a pair of counts for each bin")
+        some, of = _numbers(row, 0.0, _COUNT)
+        if some > of:
+            raise ValueError("more were counted than there were")
+        counts.append((some, of))
+    if len(counts) != length:
+        raise ValueError(f"there are {len(counts)} pairs of counts, not {length}")
     return tuple(counts)
 
 

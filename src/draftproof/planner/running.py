@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from draftproof.core import Round
+from draftproof.planner.answers import Answers, Spans
 from draftproof.planner.beliefs import Beliefs, Counts
 from draftproof.planner.costs import Costs
 
@@ -18,9 +19,17 @@ _KEEP = 0.98  # what a drafted round leaves of the counts of older ones, over al
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """How far costs were off, as logarithms: all sizes, each with drafts, a drafted token."""
+    """How far costs were off, as logarithms.
+
+    Args:
+        all: Of all sizes.
+        more: What a pass with drafts costs above a plain one.
+        own: Of each size besides.
+        draft: A drafted token.
+    """
 
     all: float
+    more: float
     own: tuple[float, ...]
     draft: float
 
@@ -37,6 +46,7 @@ class Taught:
         plain: Rounds since the last draft.
         patience: With failing probes.
         beliefs: What confidences meant, by source.
+        answers: How long answers were.
     """
 
     accepted: float
@@ -46,6 +56,7 @@ class Taught:
     plain: int
     patience: int
     beliefs: Mapping[str, Counts]
+    answers: Spans
 
 
 class RunningCosts:
@@ -53,7 +64,8 @@ class RunningCosts:
 
     `seconds[n]` are those of a round's pass over n drafted tokens and the one before them, with the
     decision after it; `worst[n]` is what such a round loses where nothing is accepted, in plain
-    passes; n counts to the longest draft.
+    passes; n counts to the longest draft. `reads[n - 1]` is what a draft's pass that reads n tokens
+    costs, in such passes that read one: as much more as the target's.
 
     Where requests share a pass, a plain round costs this one its share of a pass over one token of
     each, and a draft costs what it adds to the pass, by the same curve.
@@ -69,22 +81,24 @@ class RunningCosts:
         self._measured = [costs.curve(n) for n in range(1, limit + 2)]
         self._limit = limit
         self._measured_draft = costs.draft_seconds
-        known = known or Corrections(0.0, (0.0,) * (limit + 1), 0.0)
-        self._all, self._own, self._draft = known.all, list(known.own), known.draft
+        self.reads = [seconds / self._measured[0] for seconds in self._measured]
+        known = known or Corrections(0.0, 0.0, (0.0,) * (limit + 1), 0.0)
+        self._all, self._more = known.all, known.more
+        self._own, self._draft = list(known.own), known.draft
         self._others = self._beside = 0
         self._refresh()
 
     @property
     def corrections(self) -> Corrections:
         """What was learned so far."""
-        return Corrections(self._all, tuple(self._own), self._draft)
+        return Corrections(self._all, self._more, tuple(self._own), self._draft)
 
-    def observe(self, round: Round, paid: int) -> None:
+    def observe(self, round: Round, paid: float) -> None:
         """Correct the curve, and the draft's cost where tokens were paid for.
 
         Args:
             round: What happened.
-            paid: Drafted tokens that a draft's cost was due for; others come for nothing.
+            paid: For drafted tokens, in passes that read one token; others come for nothing.
         """
         self._others, self._beside = round.others, round.beside
         if round.others:
@@ -100,25 +114,29 @@ class RunningCosts:
         self._refresh()
 
     def _learn(self, drafted: int, seconds: float) -> None:
-        """Half of a surprise is this size's own, half is shared: by all, or by all with drafts.
+        """Half of a surprise is this size's own; the other half is shared by all with drafts.
 
         What a plain round costs is learned from plain rounds alone. Else passes with drafts that
-        cost more than was measured would raise what plain decoding is believed to cost.
+        cost more than was measured would raise what plain decoding is believed to cost. What is
+        shared is what passes cost above a plain one, as far as this one does: a long draft that was
+        dear says little of a short one, and a short one nothing of a long one.
         """
-        step = _STEP * _surprise(seconds, self._alone(drafted))
+        expected = self._alone(drafted)
+        step = _STEP * _surprise(seconds, expected)
         if drafted == 0:
             self._all += 2 * step
             return
-        for size in range(1, len(self._own)):
-            self._own[size] += step
+        self._more += 2 * step * max(1 - self._alone(0) / expected, 0.0)
         self._own[drafted] += step
 
-    def of(self, drafted: int, paid: int) -> float:
+    def of(self, drafted: int, paid: float) -> float:
         """Seconds that a round with so many drafted tokens, and so many paid for, should take."""
         return paid * self.draft_seconds + self.seconds[drafted]
 
     def _alone(self, drafted: int) -> float:
-        return self._measured[drafted] * math.exp(self._all + self._own[drafted])
+        plain = self._measured[0]
+        seconds = plain + (self._measured[drafted] - plain) * math.exp(self._more)
+        return seconds * math.exp(self._all + self._own[drafted])
 
     def _shared(self, drafted: int) -> float:
         requests, tokens = self._others + 1, self._beside + 1
@@ -151,6 +169,7 @@ class Experience:
         self._corrections = None if known is None else known.corrections
         self._lock = Lock()
         self.beliefs = Beliefs(known=None if known is None else known.beliefs)
+        self.answers = Answers(None if known is None else known.answers)
         # Whether anything was drafted yet, rounds since the last draft, and the patience of the
         # latest request.
         self.tried = known is not None and known.tried
@@ -172,7 +191,7 @@ class Experience:
     @property
     def taught(self) -> Taught | None:
         """What is to be kept; None before the first round."""
-        beliefs = self.beliefs.counts
+        beliefs, answers = self.beliefs.counts, self.answers.counts
         with self._lock:
             if self._corrections is None:
                 return None
@@ -184,6 +203,7 @@ class Experience:
                 self.plain,
                 self.patience,
                 beliefs,
+                answers,
             )
 
     def observe(

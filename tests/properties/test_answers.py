@@ -1,0 +1,264 @@
+"""What is still to come of an answer, and whether the draft's reading of the prompt pays for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from draftproof.core import Guess, Limits, Round, Verdict
+from draftproof.drafters import DraftModel, Mix, SuffixDrafter
+from draftproof.engine import Request, Running, decode
+from draftproof.planner import Auto, CostCurve, Costs
+from draftproof.planner.answers import Answers
+from draftproof.planner.length import AutoPolicy
+from draftproof.planner.running import Corrections, Experience, RunningCosts
+from draftproof.rng import Independent, Noise
+from draftproof.sampling import Sampling, Standardiser
+from tests.fakes import FakeModel
+
+GENTLE = tuple(0.9 + 0.1 * n for n in range(1, 18))  # seconds by n, of a pass over n tokens
+COSTS = Costs(CostCurve(tuple(range(1, 18)), GENTLE), (0.2,))
+
+
+# --- how much is to come ---
+
+
+def test_nothing_comes_behind_the_last_token_that_may() -> None:
+    assert Answers().ahead(40, 0) == 0
+    assert 0 < Answers().ahead(40, 1) <= 1
+
+
+@pytest.mark.parametrize("lengths", [(6, 14, 20, 9), (100, 180, 90, 250), (12, 200)])
+@pytest.mark.parametrize("written", [0, 5, 17, 64])
+def test_what_is_expected_comes_near_the_truth(lengths: Sequence[int], written: int) -> None:
+    """Within a factor of two of the mean of what follows, or 32 tokens, once 40 answers are known.
+
+    Within a span of a doubling only the number of answers that end is known, not where.
+    """
+    answers = Answers()
+    for _ in range(40):
+        for length in lengths:
+            answers.learn(length, ended=True)
+    left = [length - written for length in lengths if length > written]
+    expected = answers.ahead(written, 500)
+    if left:
+        truth = float(np.mean(left))
+        assert truth / 2 - 32 < expected < 2 * truth + 32
+
+
+def test_an_answer_that_was_cut_off_tells_nothing_of_its_end() -> None:
+    cut, ended = Answers(), Answers()
+    for _ in range(20):
+        cut.learn(128, ended=False)
+        ended.learn(129, ended=True)
+    assert cut.ahead(0, 128) > 110 > 1.2 * Answers().ahead(0, 128)
+    assert cut.ahead(128, 10_000) == Answers().ahead(128, 10_000)
+    assert ended.ahead(130, 10_000) < cut.ahead(130, 10_000) / 2
+
+
+def test_newer_answers_count_for_more() -> None:
+    answers = Answers()
+    for _ in range(100):
+        answers.learn(400, ended=True)
+    before = answers.ahead(0, 1000)
+    for _ in range(40):
+        answers.learn(10, ended=True)
+    assert answers.ahead(0, 1000) < before / 3
+
+
+def test_answers_are_learned_from_threads_without_loss() -> None:
+    both, alone = Answers(), Answers()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(lambda _: both.learn(30, ended=True), range(2000)):
+            pass
+    for _ in range(2000):
+        alone.learn(30, ended=True)
+    assert both.counts == alone.counts
+
+
+# --- whether to read ---
+
+PROMPT = 40.0  # seconds that the target took for it: a draft at a fifth takes 8 plain passes
+
+
+def reads_at(policy: AutoPolicy, room: int, rounds: int = 300) -> int | None:
+    """Tokens that are written when the draft is first let read; None if it never is."""
+    for written in range(rounds):
+        leads = policy.guide(False, room - written, PROMPT)
+        if leads.value("model") > 0:
+            return written
+        assert "reading" in leads.stopped
+        policy.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0))
+    return None
+
+
+def experience(*lengths: int) -> Experience:
+    known = Experience(0.8, 20.0)
+    known.tried = True
+    for length in lengths:
+        known.answers.learn(length, ended=True)
+    return known
+
+
+def test_the_draft_reads_at_once_where_answers_are_long_and_never_where_they_are_short() -> None:
+    auto = Auto(COSTS)
+    assert reads_at(AutoPolicy(auto, experience(*[300] * 20)), 1000) == 0
+    assert reads_at(AutoPolicy(auto, experience(*[10] * 20)), 1000) not in range(12)
+    assert reads_at(AutoPolicy(auto, experience(*[300] * 20)), 12, rounds=12) is None
+
+
+def test_where_nothing_is_known_it_reads_when_enough_was_written() -> None:
+    at = reads_at(AutoPolicy(Auto(COSTS)), 1000)
+    assert at is not None
+    assert at < 64
+
+
+def test_what_is_read_already_costs_nothing_again() -> None:
+    policy = AutoPolicy(Auto(COSTS), experience(*[10] * 20))
+    assert policy.guide(False, 5, PROMPT).value("model") <= 0
+    assert policy.guide(False, 5, 0.0).value("model") > 0
+
+
+@pytest.mark.parametrize("price", [5.0, 20.0, 60.0])
+def test_paying_at_the_best_time_is_not_beaten_by_any_other(price: float) -> None:
+    """Answers as they were learned, two in three of 12 tokens and one of 200: gain by start."""
+    answers = Answers()
+    for _ in range(60):
+        for length in (12, 12, 200):
+            answers.learn(length, ended=True)
+
+    def gained(start: int) -> float:
+        return sum(0.5 * (n - start) - price for n in (12, 12, 200) if n > start) / 3
+
+    chosen = next((w for w in range(200) if answers.pays(w, 300, 0.5, price)), 200)
+    best = max(gained(start) for start in range(201))
+    assert gained(chosen) >= best - 2.0
+    assert min(gained(0), gained(199)) < best - 2.0  # so that it can fail
+
+
+def test_matches_are_drafted_while_the_model_waits_and_make_it_wait_longer() -> None:
+    """Where most tokens come for nothing, a model has few to make sooner."""
+    waits = AutoPolicy(Auto(COSTS), experience(*[60] * 20))
+    assert waits.guide(False, 100, 20.0).value("model") > 0
+    for _ in range(8):
+        leads = waits.guide(False, 100, 20.0)
+        for _ in range(6):
+            assert leads.value("suffix", 0.95) > 0
+            leads.take("suffix", 0.95)
+        told = tuple(Guess(0, i - 1, "suffix", 1.0, 1.0, True) for i in range(6))
+        waits.observe(Round(6, 6, 7, 0.0, GENTLE[6], 0.0, guesses=told))
+    assert waits.guide(False, 100, 20.0).value("model") <= 0
+
+
+def test_a_hopeless_draft_is_not_read_for_again() -> None:
+    """Behind failed drafts a probe waits until its reading, too, is a hundredth of the time."""
+    auto, known = Auto(COSTS), Experience(0.7, 4.0)
+    read = 0
+    for _ in range(20):
+        policy, unread = AutoPolicy(auto, known), PROMPT
+        for written in range(100):
+            leads = policy.guide(False, 100 - written, unread)
+            count = 0
+            while leads.value("model") > 0:
+                leads.take("model", 0.5)
+                count += 1
+            if count and unread:
+                read, unread = read + 1, 0.0
+            told = tuple(
+                Guess(0, i - 1, "model", 0.5, None if i else 0.1, False) for i in range(count)
+            )
+            policy.observe(Round(count, 0, 1, 0.2 * count, GENTLE[count], 0.0, guesses=told))
+        policy.close(ended=True)
+    assert 1 <= read <= 3  # 2000 plain passes, and a reading takes 8
+
+
+# --- what the engine and the drafters do of it ---
+
+
+def test_a_draft_that_reads_late_reads_what_was_written_too() -> None:
+    target = FakeModel(12, seed=1)
+    draft = FakeModel(12, near=target, distance=0.5)
+    prompt, law = (1, 2, 3, 4), Standardiser(Sampling(temperature=1.0))
+    late, early = (DraftModel(draft, 12).begin(prompt, law) for _ in range(2))
+    text: list[int] = []
+    noise = Noise(5)
+    for token in (5, 3, 8, 1, 2):
+        early.draft(text, 2, Independent(noise, len(text), attempt=0))
+        early.observe(Verdict(0, token, "residual"))
+        text.append(token)
+    stream = Independent(noise, len(text), attempt=0)
+    drafted, again = late.draft(text, 4, stream), early.draft(text, 4, stream)
+    assert late.reading_seconds > 0
+    assert drafted.tokens == again.tokens
+    for law, other in zip(drafted.laws, again.laws, strict=True):
+        assert [law.prob(x) for x in range(12)] == [other.prob(x) for x in range(12)]
+    assert late.length == early.length
+    for one in (late, early):
+        one.close()
+
+
+def test_short_answers_are_written_without_the_draft() -> None:
+    """In a request of few tokens behind a long prompt only matches draft; in a long one both do."""
+    target = FakeModel(12, seed=1)
+    draft = FakeModel(12, near=target, distance=0.1)
+
+    class Slow(Running):
+        @property
+        def read_seconds(self) -> float:
+            return PROMPT
+
+        @read_seconds.setter
+        def read_seconds(self, seconds: float) -> None: ...
+
+    class Lengths:
+        def begin(self, prompt: object, reproducible: bool = False) -> AutoPolicy:
+            return AutoPolicy(Auto(COSTS), experience(*[300] * 20))
+
+    for tokens, drafts in ((6, False), (200, True)):
+        request = Request(
+            prompt=(1, 2, 3),
+            sampling=Sampling(),
+            limits=Limits(tokens, 0, frozenset(), ()),
+            seed=1,
+        )
+        mix = Mix(DraftModel(draft, 12), SuffixDrafter())
+        running = Slow(request, target, None, mix, Lengths())
+        for _ in decode([running]):
+            pass
+        sources = {token.source for token in running.tokens}
+        assert (draft.name in sources) is drafts
+
+
+# --- what a pass that has to catch up costs ---
+
+
+def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
+    costs = RunningCosts(COSTS, 15)
+    before = list(costs.seconds)
+    for _ in range(60):
+        told = Round(15, 15, 16, 0.0, 1.6 * GENTLE[15], 0.0)
+        costs.observe(told, 0)
+    assert costs.seconds[15] == pytest.approx(1.6 * GENTLE[15], rel=0.05)
+    assert before[1] < costs.seconds[1] < 1.15 * before[1]
+    assert costs.seconds[0] == before[0]
+
+
+def test_short_passes_that_are_dear_say_little_of_long_ones() -> None:
+    costs = RunningCosts(COSTS, 15)
+    for _ in range(60):
+        costs.observe(Round(1, 1, 2, 0.0, 1.3 * GENTLE[1], 0.0), 0)
+    assert costs.seconds[1] == pytest.approx(1.3 * GENTLE[1], rel=0.05)
+    assert costs.seconds[15] < 1.5 * GENTLE[15]
+
+
+def test_corrections_are_taken_up_where_they_were_left() -> None:
+    costs = RunningCosts(COSTS, 15)
+    for drafted in (0, 3, 15, 7):
+        costs.observe(Round(drafted, 0, 1, 0.3, 2 * GENTLE[drafted], 0.0), drafted)
+    again = RunningCosts(COSTS, 15, costs.corrections)
+    assert again.seconds == costs.seconds
+    assert again.draft_seconds == costs.draft_seconds
+    assert costs.corrections != Corrections(0.0, 0.0, (0.0,) * 16, 0.0)
