@@ -44,7 +44,8 @@ void stay_on(int processor) {
 
 }  // namespace
 
-Pool::Pool(int threads, std::vector<int> processors) : process_(this_process()) {
+Pool::Pool(int threads, std::vector<int> processors)
+    : process_(this_process()), lanes_(static_cast<size_t>(threads)) {
 #if defined(__linux__)
   processors_ = std::move(processors);
 #else
@@ -87,8 +88,11 @@ void Pool::run_erased(int64_t parts, Call call, void* context) {
   std::lock_guard<std::mutex> turn(turn_);
   call_ = call;
   context_ = context;
-  parts_ = parts;
-  next_.store(0, std::memory_order_relaxed);
+  const int64_t threads = static_cast<int64_t>(lanes_.size());
+  for (int64_t i = 0; i < threads; ++i) {
+    lanes_[i].next.store(parts * i / threads, std::memory_order_relaxed);
+    lanes_[i].end = parts * (i + 1) / threads;
+  }
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   // Sequentially consistent, like the sleepers' count: either this thread sees a sleeper, or the
   // sleeper sees the new loop.
@@ -110,10 +114,14 @@ void Pool::run_erased(int64_t parts, Call call, void* context) {
 }
 
 void Pool::take_parts(int thread) {
-  for (;;) {
-    const int64_t part = next_.fetch_add(1, std::memory_order_relaxed);
-    if (part >= parts_) return;
-    call_(context_, part, thread);
+  const size_t threads = lanes_.size();
+  for (size_t i = 0; i < threads; ++i) {
+    Lane& lane = lanes_[(static_cast<size_t>(thread) + i) % threads];
+    for (;;) {
+      const int64_t part = lane.next.fetch_add(1, std::memory_order_relaxed);
+      if (part >= lane.end) break;
+      call_(context_, part, thread);
+    }
   }
 }
 

@@ -59,8 +59,13 @@ class Pool {
   // The loop that runs. Written by its caller before `loop_` goes up, read by workers after.
   Call call_ = nullptr;
   void* context_ = nullptr;
-  int64_t parts_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
+  // Neighbouring parts go to the same thread, as far as it comes: what a kernel fetches ahead at the
+  // end of a part is the beginning of its next. A thread that is done takes the others' parts.
+  struct alignas(64) Lane {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Lane> lanes_;
   alignas(64) std::atomic<int> busy_{0};         // workers that have not finished it
   alignas(64) std::atomic<uint64_t> loop_{0};    // its number
   std::atomic<bool> closing_{false};
