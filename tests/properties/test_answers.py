@@ -141,16 +141,26 @@ def test_paying_at_the_best_time_is_not_beaten_by_any_other(price: float) -> Non
 
 def test_matches_are_drafted_while_the_model_waits_and_make_it_wait_longer() -> None:
     """Where most tokens come for nothing, a model has few to make sooner."""
-    waits = AutoPolicy(Auto(COSTS), experience(*[60] * 20))
-    assert waits.guide(False, 100, 20.0).value("model") > 0
-    for _ in range(8):
-        leads = waits.guide(False, 100, 20.0)
-        for _ in range(6):
-            assert leads.value("suffix", 0.95) > 0
-            leads.take("suffix", 0.95)
-        told = tuple(Guess(0, i - 1, "suffix", 1.0, 1.0, True) for i in range(6))
-        waits.observe(Round(6, 6, 7, 0.0, GENTLE[6], 0.0, guesses=told))
-    assert waits.guide(False, 100, 20.0).value("model") <= 0
+
+    def written(matches: int) -> int:
+        waits = AutoPolicy(Auto(COSTS))
+        count = 0
+        while count < 300:
+            leads = waits.guide(False, 1000 - count, 4 * PROMPT)
+            if leads.value("model") > 0:
+                return count
+            for _ in range(matches):
+                assert leads.value("suffix", 0.95) > 0
+                leads.take("suffix", 0.95)
+            told = tuple(Guess(0, i - 1, "suffix", 1.0, 1.0, kept=True) for i in range(matches))
+            waits.observe(
+                Round(matches, matches, matches + 1, 0.0, GENTLE[matches], 0.0, guesses=told)
+            )
+            count += matches + 1
+        return count
+
+    assert 0 < written(0) < 100
+    assert written(6) > 300
 
 
 def test_a_hopeless_draft_is_not_read_for_again() -> None:

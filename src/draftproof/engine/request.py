@@ -16,6 +16,7 @@ from draftproof.ports import (
     Drafter,
     Ending,
     Guide,
+    Guided,
     Guiding,
     Joining,
     LengthPolicy,
@@ -111,9 +112,15 @@ class Running:
         self._closed = False
         reproducible = request.seed is not None and not self.coupled
         self._policy: LengthPolicy = lengths.begin(request.prompt, reproducible)
+        # What can do what is asked once: such a question takes as long as some tokens' search.
+        self._guiding = self._policy if isinstance(self._policy, Guiding) else None
+        self._free = drafter is not None and (drafter.model is None or isinstance(drafter, Joining))
+        self.guided: Guided | None = None
+        self._reading: Reading | None = None
         self.target = target
         started = perf_counter()
         self.session = target.open(request.prompt)
+        self._branching = isinstance(self.session, Branching)
         prefix = self.session.prefix
         self.standardiser = Standardiser(
             request.sampling,
@@ -170,6 +177,8 @@ class Running:
         if self._proposer is None:
             started = perf_counter()
             self._proposer = self._drafter.begin(self.request.prompt, self.standardiser)
+            self.guided = self._proposer if isinstance(self._proposer, Guided) else None
+            self._reading = self._proposer if isinstance(self._proposer, Reading) else None
             self.prefill_seconds += perf_counter() - started
         return self._proposer
 
@@ -180,10 +189,10 @@ class Running:
 
     def guide(self) -> Guide | None:
         """The next round's guide, where the length policy has one."""
-        if not isinstance(self._policy, Guiding):
+        if self._guiding is None:
             return None
-        return self._policy.guide(
-            branching=isinstance(self.session, Branching),
+        return self._guiding.guide(
+            branching=self._branching,
             room=self.request.limits.max_tokens - len(self.output),
             unread=0.0 if self._draft_has_read() else self.read_seconds,
         )
@@ -192,7 +201,12 @@ class Running:
         """Whether no reading of the prompt is due before the next drafted token."""
         if self._proposer is None:
             return self._drafter is None or self._drafter.model is None
-        return not isinstance(self._proposer, Reading) or self._proposer.reading_seconds > 0
+        return self._reading is None or self._reading.reading_seconds > 0
+
+    @property
+    def draft_read_seconds(self) -> float:
+        """Seconds that the drafter has spent on reading the prompt."""
+        return 0.0 if self._reading is None else self._reading.reading_seconds
 
     def draft_limit(self, guide: Guide | None) -> int:
         """Most tokens on a path of the draft: the policy's word, and one less than may be emitted.
@@ -201,14 +215,9 @@ class Running:
         tokens cost nothing.
         """
         most = self._policy.length()
-        if guide is not None and (most > 0 or self._free()):
+        if guide is not None and (most > 0 or self._free):
             most = guide.nodes
         return min(most, self.room() - 1)
-
-    def _free(self) -> bool:
-        return self._drafter is not None and (
-            self._drafter.model is None or isinstance(self._drafter, Joining)
-        )
 
     def commit(self, tokens: Sequence[Token], account: Round, path: Sequence[int] = ()) -> None:
         """Take a round's tokens up to the end of the output, and rewind the target.

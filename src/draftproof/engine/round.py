@@ -12,7 +12,7 @@ import numpy as np
 from draftproof.core import Draft, Guess, Law, LogitRow, Logits, Round, Token, Verdict
 from draftproof.engine.request import Running
 from draftproof.errors import BadLogits, InvalidInput
-from draftproof.ports import Batching, Guide, Guided, Model, Pass, Proposer, Reading
+from draftproof.ports import Batching, Guide, Model, Pass, Proposer
 from draftproof.rng import Chooser, Independent
 from draftproof.sampling import log_softmax
 from draftproof.verify import block, coupled, token, tree
@@ -73,16 +73,17 @@ def propose(running: Running) -> Turn:
     guide = running.guide()
     limit = running.draft_limit(guide)
     proposer = running.proposer(limit)
-    if not isinstance(proposer, Guided):  # then the policy's word counts
+    guided = running.guided
+    if guided is None:  # then the policy's word counts
         guide, limit = None, running.draft_limit(None)
     if proposer is None or limit < 1:
         return Turn(running, None, stream, Draft(), 0.0)
-    started, read = perf_counter(), reading(proposer)
-    if guide is not None and isinstance(proposer, Guided):
-        draft = proposer.follow(running.output, limit, stream, guide)
+    started, read = perf_counter(), running.draft_read_seconds
+    if guide is not None and guided is not None:
+        draft = guided.follow(running.output, limit, stream, guide)
     else:
         draft = proposer.draft(running.output, limit, stream)
-    seconds, read = perf_counter() - started, reading(proposer) - read
+    seconds, read = perf_counter() - started, running.draft_read_seconds - read
     running.prefill_seconds += read
     check_draft(draft, limit, guide)
     return Turn(running, proposer, stream, draft, seconds - read, why_stopped(draft, limit, guide))
@@ -93,11 +94,6 @@ def why_stopped(draft: Draft, limit: int, guide: Guide | None) -> str:
     if guide is not None and guide.stopped:
         return guide.stopped
     return "the draft length" if draft.depth >= limit else "nothing more to draft"
-
-
-def reading(proposer: Proposer) -> float:
-    """Seconds that it has spent on reading the prompt."""
-    return proposer.reading_seconds if isinstance(proposer, Reading) else 0.0
 
 
 def check_draft(draft: Draft, limit: int, guide: Guide | None) -> None:

@@ -16,12 +16,14 @@ costs
     that requests share corrects all sizes together. After `REFRESH` rounds with drafts one is
     plain, so that what plain decoding costs is known.
 balance
-    What speculation may still lose, in plain passes. It starts at `START`; every emitted token adds
-    `RATE`, a round with a draft also what its tokens would have cost plainly less what it did cost,
-    one without a draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay
-    for long losses. A stall of the machine that stands alone counts in part. A length whose worst
-    case (nothing accepted) is more than the balance is not chosen. So speculation can lose `START`
-    plain passes and `RATE` of plain time, and no more, as far as the costs are known.
+    What speculation may still lose, in plain passes. It starts at `START`, and up to as much again
+    where earlier requests have gained that; every emitted token adds `RATE`, a round with a draft
+    also what its tokens would have cost plainly less what it did cost, one without a draft takes
+    the search for one, and `CAP` bounds it, so that old gains cannot pay for long losses. A stall
+    of the machine that stands alone counts in part. A length whose worst case (nothing accepted) is
+    more than the balance is not chosen. So speculation can lose `START` plain passes, or twice as
+    many of those that it has gained, and `RATE` of plain time, and no more, as far as the costs are
+    known.
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
@@ -47,6 +49,7 @@ from draftproof.planner.costs import Costs
 from draftproof.planner.forks import Forks
 from draftproof.planner.guide import Prices, RoundGuide
 from draftproof.planner.outlook import Outlook
+from draftproof.planner.reading import ReadingTime
 from draftproof.planner.running import Experience, RunningCosts
 from draftproof.ports import Guide, LengthPolicy
 
@@ -64,7 +67,6 @@ _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
 _TAUGHT = 3.0  # how many times an assumption's weight the rate of earlier requests has
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
-_ALONE = 4.0  # rounds in plain decoding that count as met before any without the draft
 _STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
 
@@ -151,7 +153,8 @@ class AutoPolicy:
             weight *= _TAUGHT
         self._accepted = acceptance * weight
         self._rejected = (1 - acceptance) * weight
-        self._balance = START
+        gained = 0.0 if experience is None else experience.gained
+        self._balance = START + min(max(gained, 0.0), START)
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
         self._drafting = 0  # rounds since the last one without a draft
@@ -161,11 +164,9 @@ class AutoPolicy:
         self._reasons: list[str] = []
         self._on = True
         self._length = 0
-        self._written = 0
-        # Rounds in which no token was paid for, and what these emitted.
-        self._alone = [_ALONE, _ALONE]
         self._beliefs = Beliefs(None if experience is None else experience.beliefs)
-        self._answers = Answers() if experience is None else experience.answers
+        answers = Answers() if experience is None else experience.answers
+        self._reading = ReadingTime(answers, experience.aided if experience else (0.0, 0.0))
         self._guide: RoundGuide | None = None
         self._forks = Forks(self._beliefs)
         self._choose()
@@ -203,6 +204,7 @@ class AutoPolicy:
         closed = "" if most else "speculation is switched off"
         if most and not self._reads(room, unread):
             most, closed = 0, _UNREAD
+        self._reading.read = unread == 0 or most > 0
         probing = not self._on and most > 0
         seconds = costs.seconds[:1] if self._due else costs.seconds
         free = branching and self._on and not self._due
@@ -230,9 +232,6 @@ class AutoPolicy:
         self._drafting = self._drafting + 1 if round.drafted else 0
         guide, self._guide = self._guide, None
         paid = round.drafted if guide is None or not guide.taken else guide.units
-        self._written += round.emitted
-        if not paid:
-            self._alone = [self._alone[0] + 1, self._alone[1] + round.emitted]
         judged = self._judge(round, guide)
         if round.others:
             self._costs.observe(round, paid)
@@ -242,12 +241,12 @@ class AutoPolicy:
         else:
             spent = self._spent(round, paid)
             self._costs.observe(round, paid)
-        plain = self._costs.seconds[0]
-        if round.drafted:
-            self._balance += round.emitted * (1 + RATE) - spent / plain
-        else:  # plain decoding, whatever it took: only the search for a draft was lost
-            self._balance += round.emitted * RATE - round.draft_seconds / plain
-        self._balance = min(self._balance, CAP)
+        # Plain decoding loses nothing, whatever it took, but the search for a draft.
+        lost = spent if round.drafted else round.draft_seconds
+        lost /= self._costs.seconds[0]
+        gained = round.emitted - lost if round.drafted else -lost
+        self._balance = min(self._balance + round.emitted * RATE + gained, CAP)
+        aided = self._reading.observe(lost if round.drafted else 1 + lost, round.emitted)
         if judged is None:
             self._plain += 1
         else:
@@ -255,7 +254,13 @@ class AutoPolicy:
             self._learn(*judged)
         self._choose(drafted=judged is not None)
         if self._experience is not None:
-            self._experience.observe(judged, self._costs.corrections, self._patience)
+            self._experience.observe(
+                judged,
+                self._costs.corrections,
+                self._patience,
+                gained,
+                aided,
+            )
 
     def _judge(self, round: Round, guide: RoundGuide | None) -> tuple[float, float] | None:
         """(accepted, rejected) of the tokens that were paid for; None where none was.
@@ -289,20 +294,19 @@ class AutoPolicy:
             unread: As in `guide`. The draft takes as much less as its passes do.
         """
         plain = self._costs.seconds[0]
-        price = unread * self._costs.draft_seconds / plain
+        price = unread * self._costs.draft_seconds / plain**2
         if not price:
             return True
-        if not self._on and self._tried:
-            return self._plain * plain * PROBE_RATE >= price * self._patience
-        rate = self._rate if self._tried else max(self._rate, self._earns(HOPE))
-        # Tokens that come for nothing, by matches in the text, would do so anyway.
-        rounds, tokens = self._alone
-        gain = max(plain - 1 / rate, 0.0) * rounds / tokens
-        return self._answers.pays(self._written, room, gain, price)
+        known = self._experience is not None and self._experience.tried
+        if not self._on and (known or self._tried):
+            return self._plain * PROBE_RATE >= price * self._patience
+        if known or self._tried:
+            return self._reading.pays(room, price, 1 / (self._rate * plain))
+        return self._reading.gains(room, price, 1 / (self._earns(HOPE) * plain))
 
     def close(self, ended: bool) -> None:
         """The request is over: its answer's length is known, where it was not cut off."""
-        self._answers.learn(self._written, ended)
+        self._reading.close(ended)
 
     def _spent(self, round: Round, paid: float) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""

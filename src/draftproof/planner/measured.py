@@ -26,7 +26,8 @@ BUDGET = 0.25  # seconds of timed passes
 PREFIX = 16  # tokens of the prompt that stand in the cache; longer ones would cost their reading
 DRAFT = 2  # tokens per timed draft
 EARLY = 0.15  # the budget at load, where the threads and the draft's head are measured, too
-STAND_IN = 4  # tokens that stand in the cache there
+EARLY_CURVE = 0.25  # that of the target's passes
+STAND_IN = 9  # tokens of text there: reading all but one is like the largest pass, and warms up
 PATIENCE = 0.3  # seconds to read them: the costs of a slower target wait for the first request
 SAVE_EVERY = 5.0  # seconds
 
@@ -43,7 +44,7 @@ def early_curve(
     """
     return measure_soon(
         target, prompt[:STAND_IN], patience=PATIENCE, warmed=True, sizes=SIZES, repeats=REPEATS,
-        budget=EARLY, clock=clock,
+        budget=EARLY_CURVE, clock=clock,
     )  # fmt: skip
 
 

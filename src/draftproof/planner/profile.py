@@ -80,6 +80,8 @@ def _taught(found: Any) -> Taught:
     )
     if accepted + rejected == 0 or patience < 1:
         raise ValueError("there is no acceptance rate, or no patience")
+    (gained,) = _numbers([found["gained"]], -_COUNT, _COUNT)
+    passes, tokens = _numbers(found["aided"], 0.0, _COUNT)
     alike, more, draft = _numbers(
         [corrections[name] for name in ("all", "more", "draft")], -_FURTHEST, _FURTHEST
     )
@@ -93,6 +95,8 @@ def _taught(found: Any) -> Taught:
         patience=int(patience),
         beliefs={str(name): _counts(rows, BINS) for name, rows in found["beliefs"].items()},
         answers=_counts(found["answers"], SPANS),
+        gained=gained,
+        aided=(passes, tokens),
     )
 
 

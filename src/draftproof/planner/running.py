@@ -14,6 +14,7 @@ from draftproof.planner.costs import Costs
 
 _STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
 _SURPRISE = 0.5  # the largest surprise, in natural logarithms
+MOST_GAINED = 10.0  # plain passes: old gains cannot pay for long losses
 _KEEP = 0.98  # what a drafted round leaves of the counts of older ones, over all requests
 
 
@@ -47,6 +48,8 @@ class Taught:
         patience: With failing probes.
         beliefs: What confidences meant, by source.
         answers: How long answers were.
+        gained: By speculation over plain decoding, in plain passes, up to a bound.
+        aided: What rounds that a model could draft in took, in plain passes, and their tokens.
     """
 
     accepted: float
@@ -57,6 +60,8 @@ class Taught:
     patience: int
     beliefs: Mapping[str, Counts]
     answers: Spans
+    gained: float
+    aided: tuple[float, float]
 
 
 class RunningCosts:
@@ -167,6 +172,8 @@ class Experience:
         self._accepted = acceptance * weight if known is None else known.accepted
         self._rejected = (1 - acceptance) * weight if known is None else known.rejected
         self._corrections = None if known is None else known.corrections
+        self._gained = 0.0 if known is None else known.gained
+        self._aided = (0.0, 0.0) if known is None else known.aided
         self._lock = Lock()
         self.beliefs = Beliefs(known=None if known is None else known.beliefs)
         self.answers = Answers(None if known is None else known.answers)
@@ -181,6 +188,21 @@ class Experience:
         """The acceptance rate by the discounted counts of all requests."""
         with self._lock:
             return self._accepted / (self._accepted + self._rejected)
+
+    @property
+    def gained(self) -> float:
+        """By speculation over plain decoding, in plain passes; at most `MOST_GAINED`."""
+        with self._lock:
+            return self._gained
+
+    @property
+    def aided(self) -> tuple[float, float]:
+        """What rounds took that a model could draft in, in plain passes, and their tokens.
+
+        Older ones count less.
+        """
+        with self._lock:
+            return self._aided
 
     @property
     def corrections(self) -> Corrections | None:
@@ -204,10 +226,17 @@ class Experience:
                 self.patience,
                 beliefs,
                 answers,
+                self._gained,
+                self._aided,
             )
 
     def observe(
-        self, judged: tuple[float, float] | None, corrections: Corrections, patience: int
+        self,
+        judged: tuple[float, float] | None,
+        corrections: Corrections,
+        patience: int,
+        gained: float = 0.0,
+        aided: tuple[float, float] | None = None,
     ) -> None:
         """Learn from a round of any request.
 
@@ -216,8 +245,14 @@ class Experience:
                 None where there were none.
             corrections: What is known of costs now.
             patience: The request's with failing probes.
+            gained: Plain passes.
+            aided: What the round took, in plain passes, and its tokens, where a model could draft.
         """
         with self._lock:
+            self._gained = min(self._gained + gained, MOST_GAINED)
+            if aided is not None:
+                passes, tokens = self._aided
+                self._aided = _KEEP * passes + aided[0], _KEEP * tokens + aided[1]
             self._corrections, self.patience = corrections, patience
             self.plain = self.plain + 1 if judged is None else 0
             if judged is not None:

@@ -107,7 +107,8 @@ def measure_soon(
         model: The model.
         prompt: What stands in the cache.
         patience: None comes back where reading the prompt took longer than these seconds.
-        warmed: Reading the prompt, or one pass where there is nothing to read, warms up all sizes.
+        warmed: Reading the prompt as a pass reads, or one pass where there is nothing to read,
+            warms up all sizes.
         sizes: Tokens per pass.
         repeats: Timed passes per size.
         budget: Seconds of timed passes.
@@ -118,7 +119,7 @@ def measure_soon(
     with closing(model.open(prompt)) as session:
         *cached, _ = session.prefix
         if cached:
-            session.score(cached, keep=0)
+            session.score(cached, keep=len(cached) if warmed else 0)
         elif warmed:
             timed_pass(session, 1, clock)
         if patience is not None and clock() - start > patience:
