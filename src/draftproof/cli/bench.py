@@ -198,7 +198,7 @@ def show_speed(result: dict[str, Any]) -> None:
     """The modes as a table, and each difference from plain."""
     console = Console()
     table = Table(
-        "mode", "tokens/s", "speed-up", "95 %", "per round", "accepted", "same ids",
+        "mode", "tokens/s", "speed-up", "95 %", "whole calls", "per round", "accepted", "same ids",
         title=f"{result['target']}, {len(result['prompts'])} prompts, "
         f"at most {result['max_tokens']} tokens",
     )  # fmt: skip
@@ -211,6 +211,7 @@ def show_speed(result: dict[str, Any]) -> None:
             f"{mode['tokens_per_second']:.2f}",
             f"{mode['speedup']:.2f}",
             interval,
+            f"{mode['total_speedup']:.2f}",
             f"{mode['tokens_per_round']:.2f}",
             "" if mode["acceptance"] is None else f"{mode['acceptance']:.0%}",
             {True: "yes", False: "no", None: ""}[mode["identical"]],

@@ -207,11 +207,12 @@ class AutoPolicy:
         self._reading.read = unread == 0 or most > 0
         probing = not self._on and most > 0
         seconds = costs.seconds[:1] if self._due else costs.seconds
-        free = branching and self._on and not self._due
+        free = branching and self._on and most > 0 and not self._due
         ahead = Outlook()
         if free:
             ahead = self._forks.ahead(self.acceptance, costs, self._limit, self._rounds)
-        rate = max(self._rate, ahead.rate)
+        # Without the draft model time earns what plain decoding does, as far as that is known.
+        rate = max(self._rate, ahead.rate) if most else 1 / costs.seconds[0]
         prices = Prices(seconds, costs.draft_seconds, rate, self._balance, costs.reads)
         self._guide = RoundGuide(
             prices,
