@@ -242,7 +242,7 @@ def test_short_answers_are_written_without_the_draft() -> None:
         assert (draft.name in sources) is drafts
 
 
-# --- what a pass that has to catch up costs ---
+# --- what passes cost ---
 
 
 def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
@@ -250,7 +250,7 @@ def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
     before = list(costs.seconds)
     for _ in range(60):
         told = Round(15, 15, 16, 0.0, 1.6 * GENTLE[15], 0.0)
-        costs.observe(told, 0)
+        costs.observe(told, 0, 0.0)
     assert costs.seconds[15] == pytest.approx(1.6 * GENTLE[15], rel=0.05)
     assert before[1] < costs.seconds[1] < 1.15 * before[1]
     assert costs.seconds[0] == before[0]
@@ -259,7 +259,7 @@ def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
 def test_short_passes_that_are_dear_say_little_of_long_ones() -> None:
     costs = RunningCosts(COSTS, 15)
     for _ in range(60):
-        costs.observe(Round(1, 1, 2, 0.0, 1.3 * GENTLE[1], 0.0), 0)
+        costs.observe(Round(1, 1, 2, 0.0, 1.3 * GENTLE[1], 0.0), 0, 0.0)
     assert costs.seconds[1] == pytest.approx(1.3 * GENTLE[1], rel=0.05)
     assert costs.seconds[15] < 1.5 * GENTLE[15]
 
@@ -267,8 +267,8 @@ def test_short_passes_that_are_dear_say_little_of_long_ones() -> None:
 def test_corrections_are_taken_up_where_they_were_left() -> None:
     costs = RunningCosts(COSTS, 15)
     for drafted in (0, 3, 15, 7):
-        costs.observe(Round(drafted, 0, 1, 0.3, 2 * GENTLE[drafted], 0.0), drafted)
+        costs.observe(Round(drafted, 0, 1, 0.3, 2 * GENTLE[drafted], 0.0), drafted, float(drafted))
     again = RunningCosts(COSTS, 15, costs.corrections)
     assert again.seconds == costs.seconds
-    assert again.draft_seconds == costs.draft_seconds
+    assert again.pass_seconds == costs.pass_seconds == costs.draft_seconds
     assert costs.corrections != Corrections(0.0, 0.0, (0.0,) * 16, 0.0)

@@ -217,17 +217,40 @@ def test_whoever_is_paid_is_told_apart() -> None:
     assert leads.taken == [("model", 0.7, True), ("suffix", 0.6, False)]
 
 
-def test_a_draft_that_has_to_catch_up_pays_for_it_once() -> None:
-    """The first pass reads five tokens at twice the price; the next reads one."""
+def test_what_a_draft_catches_up_on_is_counted() -> None:
+    """The first pass reads nine tokens at three times the price; the next reads one."""
     leads = guide(draft=0.2, acceptance=0.7, reads=(1.0, 1.25, 1.5, 1.75, 2.0))
-    behind, level = leads.value("model", reads=5), leads.value("model")
-    assert behind == pytest.approx(level - 0.2)
-    assert leads.value("model", reads=9) == pytest.approx(level - 0.4)  # on by the last step
-    assert leads.value("model", reads=5) > 0
+    assert leads.value("model", reads=9) == leads.value("model")
+    assert leads.value("model", reads=9) > 0
     leads.take("model", 0.9)
     assert leads.value("model") > 0
     leads.take("model", 0.9)
-    assert (leads.paid, leads.units) == (2, 3.0)
+    assert (leads.paid, leads.units) == (2, 4.0)
+
+
+def test_what_a_draft_catches_up_on_is_spread_and_never_shuts_it_out() -> None:
+    """Its tokens get dearer while it catches up often; being far behind by itself is no reason.
+
+    When the price of catching up was asked of the next token alone, a draft model that had once
+    fallen eight tokens behind was never asked again, and so fell ever further behind.
+    """
+    tries = policy(draft=0.2)
+    prices = []
+    for reads in (1, 1, 9, 9, 9, 9, 9, 9):
+        leads = tries.guide(branching=False)
+        assert leads.value("model", reads=reads) > 0
+        leads.take("model", 0.9)
+        told = (Guess(0, -1, "model", 0.9, 0.9, kept=True),)
+        took = 0.2 * (1.0 if reads == 1 else GENTLE[8])
+        tries.observe(Round(1, 1, 2, took, GENTLE[1], 0.0, guesses=told))
+        prices.append(tries._costs.draft_seconds)
+    assert prices[1] == pytest.approx(0.2)
+    assert 0.25 < prices[-1] < 0.2 * GENTLE[8]
+    assert tries._costs.pass_seconds == pytest.approx(0.2)
+    for _ in range(120):
+        tries.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0))
+    assert tries._costs.draft_seconds == pytest.approx(0.2, rel=0.05)
+    assert tries.guide(branching=False).value("model", reads=300) > 0
 
 
 def test_unguided_drafts_take_everything() -> None:

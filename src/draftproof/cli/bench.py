@@ -198,7 +198,7 @@ def show_speed(result: dict[str, Any]) -> None:
     """The modes as a table, and each difference from plain."""
     console = Console()
     table = Table(
-        "mode", "tokens/s", "speed-up", "95 %", "whole calls", "per round", "accepted", "same ids",
+        "mode", "tokens/s", "speed-up", "95 %", "whole", "a round", "accepted", "same",
         title=f"{result['target']}, {len(result['prompts'])} prompts, "
         f"at most {result['max_tokens']} tokens",
     )  # fmt: skip

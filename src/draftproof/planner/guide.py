@@ -36,7 +36,8 @@ class Prices:
 
     Args:
         seconds: Of a round's pass with n drafted tokens, the decision with it, by n from 0.
-        draft_seconds: Of a token that is not known before it is paid for.
+        draft_seconds: Of a token that is not known before it is paid for, on average: what a draft
+            model has to read behind others' tokens is paid sooner or later, and so by all alike.
         reads: Of a draft's pass that reads n tokens, in such passes that read one, by n from 1; a
             longer one goes on with the last step.
         rate: Emitted tokens per second in the long run.
@@ -135,13 +136,13 @@ class RoundGuide:
     ) -> float:
         """Expected tokens of the best continuation by `source`, less what its time would earn."""
         n, blind = len(self.taken), confidence is None
-        self._asked[source] = units = self._prices.units(reads) if blind else 0.0
+        self._asked[source] = self._prices.units(reads) if blind else 0.0
         if blind and self.paid >= self._most_paid:
             return self._no(self._closed or "the longest draft that may be tried")
         if blind and self.paid < self._probe:
             self.stopped = ""
             return 1.0
-        price = units * self._prices.draft_seconds
+        price = self._prices.draft_seconds if blind else 0.0
         if not self._affordable(n + 1, price):
             return self._no("nothing more may be lost until speculation has gained")
         chance = self._acceptance if confidence is None else self._beliefs.rate(source, confidence)
@@ -152,7 +153,7 @@ class RoundGuide:
         else:
             best = self._chain(kept, chance, price, n)
         if blind:
-            best = max(best, self._rest(kept, price))
+            best = max(best, self._rest(kept))
         if best <= 0:
             return self._no(_CHEAP)
         self.stopped = ""
@@ -166,7 +167,7 @@ class RoundGuide:
         found: list[tuple[float, int, int]] = []
         sums: list[float] = []
         known = self._beliefs.judged(*options[0][0]) >= _KNOWN
-        price = paid * self._prices.draft_seconds
+        price = self._prices.draft_seconds
         for index, option in enumerate(options):
             chances = [self._beliefs.rate(source, confidence) for source, confidence in option]
             sums.append(min(sum(chances), 1.0))
@@ -225,28 +226,28 @@ class RoundGuide:
     ) -> float:
         """The best of one to `most` more tokens, where n are drafted and those above are `kept`."""
         best, tokens = -1.0, 0.0
-        seconds, later = self._prices.seconds, min(price, self._prices.draft_seconds)
+        seconds = self._prices.seconds
         for more in range(1, min(self.nodes - n, most or self.nodes) + 1):
             kept *= chance
             tokens += kept
-            spent = seconds[n + more] - seconds[n] + price + (more - 1) * later
+            spent = seconds[n + more] - seconds[n] + more * price
             best = max(best, tokens - self._prices.rate * spent)
         return best
 
-    def _rest(self, kept: float, price: float) -> float:
-        """What the rest of the outlook is worth, where the next token has its own price."""
+    def _rest(self, kept: float) -> float:
+        """What the rest of the outlook is worth."""
         n, rows = len(self.taken), self._outlook.rows(self._depth)
         if not rows or n + rows > self.nodes:
             return -1.0
         seconds, levels = self._prices.seconds, len(self._outlook.widths) - self._depth
-        spent = seconds[n + rows] - seconds[n] + price + (levels - 1) * self._prices.draft_seconds
+        spent = seconds[n + rows] - seconds[n] + levels * self._prices.draft_seconds
         return kept * self._outlook.behind(self._depth) - self._prices.rate * spent
 
     def _affordable(self, drafted: int, price: float) -> bool:
         """Whether so many tokens could all be lost; a probe's were counted before."""
         if drafted >= len(self._prices.seconds):
             return False
-        spent = self._prices.seconds[drafted] + self.units * self._prices.draft_seconds + price
+        spent = self._prices.seconds[drafted] + self.paid * self._prices.draft_seconds + price
         return spent / self._prices.seconds[0] - 1 <= self._prices.balance
 
     def _no(self, why: str) -> float:

@@ -232,16 +232,18 @@ class AutoPolicy:
         self._rounds += 1
         self._drafting = self._drafting + 1 if round.drafted else 0
         guide, self._guide = self._guide, None
-        paid = round.drafted if guide is None or not guide.taken else guide.units
+        paid, units = round.drafted, float(round.drafted)
+        if guide is not None and guide.taken:
+            paid, units = guide.paid, guide.units
         judged = self._judge(round, guide)
         if round.others:
-            self._costs.observe(round, paid)
+            self._costs.observe(round, paid, units)
             # What a draft added to a pass that requests share is not measured but priced.
             priced = self._costs.seconds[round.drafted]
             spent = round.draft_seconds + round.verify_seconds + priced
         else:
-            spent = self._spent(round, paid)
-            self._costs.observe(round, paid)
+            spent = self._spent(round, units)
+            self._costs.observe(round, paid, units)
         # Plain decoding loses nothing, whatever it took, but the search for a draft.
         lost = spent if round.drafted else round.draft_seconds
         lost /= self._costs.seconds[0]
@@ -295,7 +297,7 @@ class AutoPolicy:
             unread: As in `guide`. The draft takes as much less as its passes do.
         """
         plain = self._costs.seconds[0]
-        price = unread * self._costs.draft_seconds / plain**2
+        price = unread * self._costs.pass_seconds / plain**2
         if not price:
             return True
         known = self._experience is not None and self._experience.tried
@@ -309,9 +311,9 @@ class AutoPolicy:
         """The request is over: its answer's length is known, where it was not cut off."""
         self._reading.close(ended)
 
-    def _spent(self, round: Round, paid: float) -> float:
+    def _spent(self, round: Round, units: float) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
-        most = _STALL * self._costs.of(round.drafted, paid)
+        most = _STALL * self._costs.of(round.drafted, units)
         alone, self._stalled = not self._stalled, round.seconds > most
         return most if self._stalled and alone else round.seconds
 

@@ -15,6 +15,8 @@ from draftproof.planner.costs import Costs
 _STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
 _SURPRISE = 0.5  # the largest surprise, in natural logarithms
 MOST_GAINED = 10.0  # plain passes: old gains cannot pay for long losses
+_LEVEL = 8.0  # drafted tokens that count as met before any, with nothing to catch up on
+_CLOSER = 0.97  # what a round leaves of what was caught up on before
 _KEEP = 0.98  # what a drafted round leaves of the counts of older ones, over all requests
 
 
@@ -70,7 +72,9 @@ class RunningCosts:
     `seconds[n]` are those of a round's pass over n drafted tokens and the one before them, with the
     decision after it; `worst[n]` is what such a round loses where nothing is accepted, in plain
     passes; n counts to the longest draft. `reads[n - 1]` is what a draft's pass that reads n tokens
-    costs, in such passes that read one: as much more as the target's.
+    costs, in such passes that read one: as much more as the target's. `pass_seconds` are those of
+    one that reads one, and `draft_seconds` of a drafted token: where others' tokens leave a draft
+    model behind, what it has to read is spread over its own tokens, in this request alone.
 
     Where requests share a pass, a plain round costs this one its share of a pass over one token of
     each, and a draft costs what it adds to the pass, by the same curve.
@@ -91,6 +95,10 @@ class RunningCosts:
         self._all, self._more = known.all, known.more
         self._own, self._draft = list(known.own), known.draft
         self._others = self._beside = 0
+        self._caught_up = (
+            0.0,
+            0.0,
+        )  # tokens that were paid for, and what they cost in `observe`'s units
         self._refresh()
 
     @property
@@ -98,12 +106,13 @@ class RunningCosts:
         """What was learned so far."""
         return Corrections(self._all, self._more, tuple(self._own), self._draft)
 
-    def observe(self, round: Round, paid: float) -> None:
+    def observe(self, round: Round, paid: int, units: float) -> None:
         """Correct the curve, and the draft's cost where tokens were paid for.
 
         Args:
             round: What happened.
-            paid: For drafted tokens, in passes that read one token; others come for nothing.
+            paid: Drafted tokens that a draft's cost was due for; others come for nothing.
+            units: What these cost, in passes of the draft that read one token.
         """
         self._others, self._beside = round.others, round.beside
         if round.others:
@@ -114,8 +123,10 @@ class RunningCosts:
         else:
             self._learn(round.drafted, round.score_seconds + round.verify_seconds)
         if paid:
-            seconds = round.draft_seconds / paid
-            self._draft += 2 * _STEP * _surprise(seconds, self.draft_seconds)
+            seconds = round.draft_seconds / units
+            self._draft += 2 * _STEP * _surprise(seconds, self.pass_seconds)
+        before, took = self._caught_up
+        self._caught_up = _CLOSER * before + paid, _CLOSER * took + units
         self._refresh()
 
     def _learn(self, drafted: int, seconds: float) -> None:
@@ -134,9 +145,14 @@ class RunningCosts:
         self._more += 2 * step * max(1 - self._alone(0) / expected, 0.0)
         self._own[drafted] += step
 
-    def of(self, drafted: int, paid: float) -> float:
-        """Seconds that a round with so many drafted tokens, and so many paid for, should take."""
-        return paid * self.draft_seconds + self.seconds[drafted]
+    def of(self, drafted: int, units: float) -> float:
+        """Seconds that a round with so many drafted tokens should take.
+
+        Args:
+            drafted: Their number.
+            units: As for `observe`.
+        """
+        return units * self.pass_seconds + self.seconds[drafted]
 
     def _alone(self, drafted: int) -> float:
         plain = self._measured[0]
@@ -150,11 +166,14 @@ class RunningCosts:
         return (plain + more) * math.exp(self._all)
 
     def _refresh(self) -> None:
-        self.draft_seconds = self._measured_draft * math.exp(self._draft)
+        self.pass_seconds = self._measured_draft * math.exp(self._draft)
+        tokens, passes = self._caught_up
+        self.draft_seconds = self.pass_seconds * (_LEVEL + passes) / (_LEVEL + tokens)
         price = self._shared if self._others else self._alone
         self.seconds = [price(drafted) for drafted in range(self._limit + 1)]
-        rounds = (self.of(drafted, drafted) for drafted in range(self._limit + 1))
-        self.worst = [max(seconds / self.seconds[0] - 1, 0.0) for seconds in rounds]
+        drafts = [drafted * self.draft_seconds for drafted in range(self._limit + 1)]
+        rounds = [sum(parts) / self.seconds[0] for parts in zip(drafts, self.seconds, strict=True)]
+        self.worst = [max(passes - 1, 0.0) for passes in rounds]
 
 
 class Experience:
