@@ -1,7 +1,8 @@
 """How often `plan`'s interval holds what is measured afterwards, and whether its choice was right.
 
     python benchmarks/forecasts.py --target qwen2.5-coder-1.5b --draft qwen2.5-coder-0.5b \\
-        --prompts benchmarks/data/spec-4.jsonl --temperatures 0,0.7
+        --prompts benchmarks/data/spec-4.jsonl --temperatures 0,0.7 \\
+        --sets mt_bench,translation,summarization,math_reasoning
 
 The prompts are taken in sets, by what stands before the slash of their names. For each set and
 temperature the drafters are planned for, as `draftproof plan` does it, and then measured on the
@@ -78,9 +79,12 @@ def main() -> None:
     parser = pair_parser(__doc__, 64)
     parser.add_argument("--temperatures", default="0,0.7")
     parser.add_argument("--plan-tokens", type=int, default=48)
+    parser.add_argument("--sets", help="some of them, with commas between; left out, all")
     given = parser.parse_args()
     check_output(given.output)
     sets = by_set(read_prompts(given.prompts, given.limit))
+    if given.sets is not None:
+        sets = {name: sets[name] for name in given.sets.split(",")}
     speculator = load(given.target, draft=given.draft)
     assert speculator.tokenizer is not None
     assert speculator.drafter is not None
