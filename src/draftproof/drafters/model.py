@@ -132,6 +132,7 @@ class ModelProposer:
         self._prefix = self._session.prefix
         self._scored: list[int] = []  # the cached tokens behind the prefix
         self._committed = 0  # output tokens when the last draft began
+        self._seen = 0  # of these, how many the head was told of
         self._wide = drafter.nowhere()  # written anew for each token; a law keeps none of it
         self.reading_seconds = 0.0
         self.confidence = 0.0  # at the place of the trunk's last token
@@ -257,7 +258,6 @@ class ModelProposer:
 
     def start(self, output: Sequence[int]) -> None:
         """Begin a draft behind `output`."""
-        self._head.see(output[self._committed :])
         self._committed = len(output)
 
     def _look(self, context: Sequence[int]) -> Look | None:
@@ -270,6 +270,8 @@ class ModelProposer:
         if limit is not None and len(self._prefix) + len(context) > limit:
             return None
         self._read(context)
+        self._head.see(context[self._seen : self._committed])
+        self._seen = self._committed
         row = self._head.score(self._session, self._pending(context))
         self._scored.extend(context[len(self._scored) :])
         confidence = top_probability(row, self._drafter.name, self._session.length - 1)

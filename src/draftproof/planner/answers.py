@@ -14,8 +14,8 @@ from typing import TypeAlias
 FIRST = 8  # tokens of the first span; each further one ends at twice the length
 SPANS = 16
 _GOES_ON = 0.75  # of the answers that reach a span, how many leave it: assumed,
-_WEIGHT = 2.0  # for as much as so many answers tell
-_KEEP = 0.95  # what an answer leaves of older ones, in the spans that it tells of
+_WEIGHT = 1.0  # for as much as so many answers tell
+_KEEP = 0.85  # what an answer leaves of older ones, in the spans that it tells of
 
 # By span: how many answers left it, and of how many that ended there or left it.
 Spans: TypeAlias = tuple[tuple[float, float], ...]
