@@ -10,6 +10,7 @@ import pytest
 
 from draftproof.core import Guess, Limits, Round, Verdict
 from draftproof.drafters import DraftModel, Mix, SuffixDrafter
+from draftproof.drafters.head import Head
 from draftproof.engine import Request, Running, decode
 from draftproof.planner import Auto, CostCurve, Costs
 from draftproof.planner.answers import Answers
@@ -208,6 +209,24 @@ def test_a_draft_that_reads_late_reads_what_was_written_too() -> None:
     assert late.length == early.length
     for one in (late, early):
         one.close()
+
+
+def test_a_draft_that_is_not_asked_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(Head, "see", lambda head, tokens: told.append(tokens))
+    draft = FakeModel(12, seed=1)
+    proposer = DraftModel(draft, 12, head=4).begin((1, 2, 3), Standardiser(Sampling()))
+    closed = AutoPolicy(Auto(COSTS), experience(*[10] * 20))
+    for count in range(40):
+        leads, stream = (
+            closed.guide(False, 40, 100 * PROMPT),
+            Independent(Noise(1), count, attempt=0),
+        )
+        assert proposer.follow([5] * count, 8, stream, leads).tokens == ()
+    assert (told, proposer.reading_seconds, proposer.length) == ([], 0.0, 0)
+    proposer.draft([5] * 40, 1, Independent(Noise(1), 40, attempt=0))
+    assert told == [[5] * 40]
+    proposer.close()
 
 
 def test_short_answers_are_written_without_the_draft() -> None:
