@@ -165,7 +165,7 @@ def test_matches_are_drafted_while_the_model_waits_and_make_it_wait_longer() -> 
 
 
 def test_a_hopeless_draft_is_not_read_for_again() -> None:
-    """Behind failed drafts a probe waits until its reading, too, is a hundredth of the time."""
+    """Behind failed drafts a probe waits until its reading, too, is a fiftieth of the time."""
     auto, known = Auto(COSTS), Experience(0.7, 4.0)
     read = 0
     for _ in range(20):

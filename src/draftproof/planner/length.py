@@ -33,7 +33,8 @@ an acceptance rate of `HOPE` would pay, it does not probe.
 A draft model has to read the prompt before its first token, which may cost more than a short answer
 gains. It reads where the tokens that are still to come (`answers`) are expected to gain more than
 that, and more than if it read later: at first at an acceptance rate of `HOPE`, so that there is
-something to learn from. A probe that would have to read waits so much longer.
+something to learn from. A probe that would have to read waits until that, too, costs at most
+`READ_RATE` of the plain rounds.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ START = 2.0
 RATE = 0.015
 CAP = 10.0
 PROBE_RATE = 0.01
+READ_RATE = 0.02
 MOST_PATIENCE = 4
 HOPE = 0.9
 REFRESH = 48
@@ -302,7 +304,7 @@ class AutoPolicy:
             return True
         known = self._experience is not None and self._experience.tried
         if not self._on and (known or self._tried):
-            return self._plain * PROBE_RATE >= price * self._patience
+            return self._plain * READ_RATE >= price * self._patience
         if known or self._tried:
             return self._reading.pays(room, price, 1 / (self._rate * plain))
         return self._reading.gains(room, price, 1 / (self._earns(HOPE) * plain))
