@@ -74,8 +74,8 @@ class Answers:
         Args:
             written: Tokens so far.
             room: Most tokens that may follow.
-            gain: Seconds that each token behind it is made sooner.
-            price: Seconds that are paid.
+            gain: How much sooner each token behind it is made, in any unit of time.
+            price: What is paid, in the same.
         """
         expected = value = now = later = 0.0
         for tokens, survives in reversed(self._spans_ahead(written, room)):

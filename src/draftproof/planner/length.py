@@ -51,12 +51,12 @@ from draftproof.planner.forks import Forks
 from draftproof.planner.guide import Prices, RoundGuide
 from draftproof.planner.outlook import Outlook
 from draftproof.planner.reading import ReadingTime
-from draftproof.planner.running import Experience, RunningCosts
+from draftproof.planner.running import MOST_GAINED, Experience, RunningCosts
 from draftproof.ports import Guide, LengthPolicy
 
 START = 2.0
 RATE = 0.015
-CAP = 10.0
+CAP = MOST_GAINED
 PROBE_RATE = 0.01
 READ_RATE = 0.02
 MOST_PATIENCE = 4
@@ -259,13 +259,7 @@ class AutoPolicy:
             self._learn(*judged)
         self._choose(drafted=judged is not None)
         if self._experience is not None:
-            self._experience.observe(
-                judged,
-                self._costs.corrections,
-                self._patience,
-                gained,
-                aided,
-            )
+            self._experience.observe(judged, self._costs.corrections, self._patience, gained, aided)
 
     def _judge(self, round: Round, guide: RoundGuide | None) -> tuple[float, float] | None:
         """(accepted, rejected) of the tokens that were paid for; None where none was.

@@ -95,10 +95,7 @@ class RunningCosts:
         self._all, self._more = known.all, known.more
         self._own, self._draft = list(known.own), known.draft
         self._others = self._beside = 0
-        self._caught_up = (
-            0.0,
-            0.0,
-        )  # tokens that were paid for, and what they cost in `observe`'s units
+        self._caught_up = 0.0, 0.0  # tokens that were paid for, and their units as in `observe`
         self._refresh()
 
     @property
