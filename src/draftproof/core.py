@@ -266,7 +266,8 @@ class Round:
     the draft was not longer. `reasons` are those for switching speculation off or on behind this
     round. Where other requests shared the pass, `others` is their number and
     `beside` that of their tokens in it, and `score_seconds` is a share of the pass in proportion to
-    tokens.
+    tokens. Where the drafter read the prompt in this round, `read_seconds` are what that took: they
+    count as reading, not as decoding.
     """
 
     drafted: int
@@ -280,6 +281,7 @@ class Round:
     guesses: tuple[Guess, ...] = ()
     stopped: str = ""
     reasons: tuple[str, ...] = ()
+    read_seconds: float = 0.0
 
     @property
     def scored(self) -> int:
@@ -288,5 +290,5 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the round."""
+        """Wall time of the round, the reading of the prompt apart."""
         return self.draft_seconds + self.score_seconds + self.verify_seconds

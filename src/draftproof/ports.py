@@ -458,8 +458,8 @@ class Guiding(LengthPolicy, Protocol):
         Args:
             branching: Whether the target can score a tree.
             room: Most tokens that the request may still emit.
-            unread: Seconds that the target took to read the prompt, where the drafter has still to
-                read it before its first token; 0 where it has nothing to read.
+            unread: Seconds that the target took, or would take, to read the text so far, where the
+                drafter has still to read it before its first token; 0 where it has not.
         """
         ...
 

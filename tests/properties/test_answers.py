@@ -117,6 +117,48 @@ def test_where_nothing_is_known_it_reads_when_enough_was_written() -> None:
     assert at < 64
 
 
+def test_what_reading_takes_is_learned() -> None:
+    """Passes take a fifth of the target's, but reading takes two fifths."""
+    costs = RunningCosts(COSTS, 15)
+    assert costs.reading(PROMPT) == pytest.approx(PROMPT / 5)
+    for _ in range(6):
+        costs.observe_reading(2 * PROMPT / 5, PROMPT)
+    assert costs.reading(PROMPT) == pytest.approx(2 * PROMPT / 5, rel=0.1)
+    again = RunningCosts(COSTS, 15, costs.corrections)
+    assert again.reading(PROMPT) == costs.reading(PROMPT)
+
+
+def test_a_reading_that_takes_longer_is_put_off() -> None:
+    """It takes as long as the target's, which ten requests have seen: 40 plain passes."""
+    seen = experience(*[60] * 20)
+    assert reads_at(AutoPolicy(Auto(COSTS), seen), 1000) == 0
+    for _ in range(10):
+        policy = AutoPolicy(Auto(COSTS), seen)
+        policy.guide(False, 1000, PROMPT)
+        policy.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0, read_seconds=PROMPT))
+    assert reads_at(AutoPolicy(Auto(COSTS), seen), 60, rounds=60) is None
+
+
+def test_a_short_answer_may_lose_less() -> None:
+    """All drafts are wrong: behind short answers 2 tokens are drafted, behind long ones 6."""
+    drafted = []
+    for length in (10, 200):
+        policy = AutoPolicy(Auto(COSTS), experience(*[length] * 20))
+        drafted.append(0)
+        for _ in range(10):
+            guide, count = policy.guide(False, 256, 0.0), 0
+            while count < guide.nodes and guide.value("model") > 0:
+                guide.take("model", 0.9)
+                count += 1
+            guesses = tuple(
+                Guess(0, i - 1, "model", 0.9, None if i else 0.5, False) for i in range(count)
+            )
+            seconds = COSTS.draft_seconds * count, COSTS.curve(count + 1)
+            policy.observe(Round(count, 0, 1, *seconds, 0.0, guesses=guesses))
+            drafted[-1] += count
+    assert drafted == [2, 6]
+
+
 def test_what_is_read_already_costs_nothing_again() -> None:
     policy = AutoPolicy(Auto(COSTS), experience(*[10] * 20))
     assert policy.guide(False, 5, PROMPT).value("model") <= 0
@@ -259,6 +301,7 @@ def test_short_answers_are_written_without_the_draft() -> None:
             pass
         sources = {token.source for token in running.tokens}
         assert (draft.name in sources) is drafts
+        assert sum(account.read_seconds > 0 for account in running.rounds) == drafts
 
 
 # --- what passes cost ---

@@ -194,8 +194,13 @@ class Running:
         return self._guiding.guide(
             branching=self._branching,
             room=self.request.limits.max_tokens - len(self.output),
-            unread=0.0 if self._draft_has_read() else self.read_seconds,
+            unread=0.0 if self._draft_has_read() else self._unread_seconds(),
         )
+
+    def _unread_seconds(self) -> float:
+        """Seconds that the target would take to read prompt and output."""
+        prompt = len(self.session.prefix)
+        return self.read_seconds * (prompt + len(self.output)) / prompt
 
     def _draft_has_read(self) -> bool:
         """Whether no reading of the prompt is due before the next drafted token."""

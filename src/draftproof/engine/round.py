@@ -28,6 +28,7 @@ class Turn:
     draft: Draft
     seconds: float
     stopped: str = ""
+    read_seconds: float = 0.0
 
 
 def play_round(live: Sequence[Running]) -> None:
@@ -58,6 +59,7 @@ def play_round(live: Sequence[Running]) -> None:
             beside=scored.beside,
             guesses=guesses(turn, laws, verdict),
             stopped=turn.stopped,
+            read_seconds=turn.read_seconds,
         )
         rows = () if turn.draft.chain else (0, *(node + 1 for node in verdict.path))
         turn.running.commit(tokens, account, rows)
@@ -86,7 +88,8 @@ def propose(running: Running) -> Turn:
     seconds, read = perf_counter() - started, running.draft_read_seconds - read
     running.prefill_seconds += read
     check_draft(draft, limit, guide)
-    return Turn(running, proposer, stream, draft, seconds - read, why_stopped(draft, limit, guide))
+    stopped = why_stopped(draft, limit, guide)
+    return Turn(running, proposer, stream, draft, seconds - read, stopped, read)
 
 
 def why_stopped(draft: Draft, limit: int, guide: Guide | None) -> str:

@@ -17,13 +17,14 @@ costs
     plain, so that what plain decoding costs is known.
 balance
     What speculation may still lose, in plain passes. It starts at `START`, and up to as much again
-    where earlier requests have gained that; every emitted token adds `RATE`, a round with a draft
-    also what its tokens would have cost plainly less what it did cost, one without a draft takes
-    the search for one, and `CAP` bounds it, so that old gains cannot pay for long losses. A stall
-    of the machine that stands alone counts in part. A length whose worst case (nothing accepted) is
-    more than the balance is not chosen. So speculation can lose `START` plain passes, or twice as
-    many of those that it has gained, and `RATE` of plain time, and no more, as far as the costs are
-    known.
+    where earlier requests have gained that, but at `SHARE` of the tokens that are to be expected of
+    the answer at most, or what a single token may lose; every emitted token adds `RATE`, a round
+    with a draft also what its tokens would have cost plainly less what it did cost, one without a
+    draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay for long
+    losses. A stall of the machine that stands alone counts in part. A length whose worst case
+    (nothing accepted) is more than the balance is not chosen. So speculation can lose `START` plain
+    passes, or twice as many of those that it has gained, and `RATE` of plain time, and no more, as
+    far as the costs are known; less in a short answer.
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
@@ -55,6 +56,7 @@ from draftproof.planner.running import MOST_GAINED, Experience, RunningCosts
 from draftproof.ports import Guide, LengthPolicy
 
 START = 2.0
+SHARE = 0.03
 RATE = 0.015
 CAP = MOST_GAINED
 PROBE_RATE = 0.01
@@ -157,6 +159,7 @@ class AutoPolicy:
         self._rejected = (1 - acceptance) * weight
         gained = 0.0 if experience is None else experience.gained
         self._balance = START + min(max(gained, 0.0), START)
+        self._unread = 0.0  # what `guide` was told last
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
         self._drafting = 0  # rounds since the last one without a draft
@@ -167,8 +170,8 @@ class AutoPolicy:
         self._on = True
         self._length = 0
         self._beliefs = Beliefs(None if experience is None else experience.beliefs)
-        answers = Answers() if experience is None else experience.answers
-        self._reading = ReadingTime(answers, experience.aided if experience else (0.0, 0.0))
+        self._answers = Answers() if experience is None else experience.answers
+        self._reading = ReadingTime(self._answers, experience.aided if experience else (0.0, 0.0))
         self._guide: RoundGuide | None = None
         self._forks = Forks(self._beliefs)
         self._choose()
@@ -202,8 +205,12 @@ class AutoPolicy:
         The switch and the probes are for tokens that are paid for before their confidence is known.
         """
         costs = self._costs
+        if not self._rounds:
+            share = SHARE * self._answers.ahead(0, room)
+            self._balance = min(self._balance, max(share, costs.worst[1]))
         most = self._limit if self._on else self._length
         closed = "" if most else "speculation is switched off"
+        self._unread = unread
         if most and not self._reads(room, unread):
             most, closed = 0, _UNREAD
         self._reading.read = unread == 0 or most > 0
@@ -233,6 +240,8 @@ class AutoPolicy:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
         self._drafting = self._drafting + 1 if round.drafted else 0
+        if round.read_seconds and self._unread:
+            self._costs.observe_reading(round.read_seconds, self._unread)
         guide, self._guide = self._guide, None
         paid, units = round.drafted, float(round.drafted)
         if guide is not None and guide.taken:
@@ -290,12 +299,12 @@ class AutoPolicy:
 
         Args:
             room: Most tokens that may follow.
-            unread: As in `guide`. The draft takes as much less as its passes do.
+            unread: As in `guide`.
         """
         plain = self._costs.seconds[0]
-        price = unread * self._costs.pass_seconds / plain**2
-        if not price:
+        if not unread:
             return True
+        price = self._costs.reading(unread) / plain
         known = self._experience is not None and self._experience.tried
         if not self._on and (known or self._tried):
             return self._plain * READ_RATE >= price * self._patience

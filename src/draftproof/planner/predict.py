@@ -19,6 +19,7 @@ from draftproof.planner.costs import Costs
 from draftproof.planner.replay import PromptRun, Replay
 
 _EDGES = (0.025, 0.975)  # of 95 % intervals
+_WIDEST = 16.0  # beyond the edges even of two prompts' intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ def predict(
 
     The 95 % interval is one for a *measurement* of the speed-up on other prompts of the kind. It
     comes from a bootstrap: prompts are drawn from those at hand, and `future` prompts from these;
-    the repeats of the cost curve and of the draft's cost are drawn anew; and the ratio of two times
-    measured apart is off by `drift`.
+    the repeats of the cost curve and of the draft's cost are drawn anew; what few prompts tell of
+    their own spread is as uncertain as in Student's t; and the ratio of two times measured apart is
+    off by `drift`.
 
     Args:
         costs: What target and drafter cost; the samples in it give its uncertainty.
@@ -100,7 +102,8 @@ def predict(
     rates: list[float] = []
     for i in range(resamples):
         known = rng.choice(everyone, len(runs))
-        draws[i] = speedups(rng.choice(known, future or len(runs)), costs.resampled(rng))
+        draw = speedups(rng.choice(known, future or len(runs)), costs.resampled(rng))
+        draws[i] = point * (draw / point) ** _widening(len(runs), rng, (1,))
         draws[i, 1:] *= np.exp(drift * rng.standard_normal())
         rate = _acceptance([runs[k] for k in known.tolist()])
         if rate is not None:
@@ -186,10 +189,25 @@ def predict_adaptive(
         picks = rng.integers(len(runs), size=(draws, future or len(runs)))
         chosen = np.take_along_axis(known, picks, axis=1)
         ratios.append(speedups(chosen, costs.resampled(rng)))
+    wider = _widening(len(runs), rng, (curves, draws))
     noise = np.exp(drift * rng.standard_normal((curves, draws)))
-    low, high = np.quantile(np.array(ratios) * noise, _EDGES)
+    low, high = np.quantile(point * (np.array(ratios) / point) ** wider * noise, _EDGES)
     length = sum(sum(run.drafted) for run in runs) / sum(len(run.drafted) for run in runs)
     return Prediction(round(length), point, float(low), float(high))
+
+
+def _widening(
+    prompts: int, rng: np.random.Generator, shape: tuple[int, ...]
+) -> Float64[np.ndarray, "*shape"]:
+    """How much further from the middle a bootstrap's draws are to lie: from normal to Student's t.
+
+    The bootstrap takes the spread of the prompts at hand for that of all, and their mean for the
+    middle. With n prompts its variance is (n - 1) / n of what it should be, and that spread itself
+    varies as a chi-square with n - 1 degrees of freedom does.
+    """
+    if prompts == 1:  # which tells nothing of a spread
+        return np.ones(shape)
+    return np.minimum(np.sqrt(prompts / rng.chisquare(prompts - 1, shape)), _WIDEST)
 
 
 def _check_rounds(runs: Sequence[object]) -> None:

@@ -82,14 +82,14 @@ def _taught(found: Any) -> Taught:
         raise ValueError("there is no acceptance rate, or no patience")
     (gained,) = _numbers([found["gained"]], -_COUNT, _COUNT)
     passes, tokens = _numbers(found["aided"], 0.0, _COUNT)
-    alike, more, draft = _numbers(
-        [corrections[name] for name in ("all", "more", "draft")], -_FURTHEST, _FURTHEST
+    alike, more, draft, read = _numbers(
+        [corrections[name] for name in ("all", "more", "draft", "read")], -_FURTHEST, _FURTHEST
     )
     own = _numbers(corrections["own"], -_FURTHEST, _FURTHEST)
     return Taught(
         accepted=accepted,
         rejected=rejected,
-        corrections=Corrections(alike, more, own, draft),
+        corrections=Corrections(alike, more, own, draft, read),
         tried=bool(found["tried"]),
         plain=int(plain),
         patience=int(patience),

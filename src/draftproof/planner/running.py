@@ -13,6 +13,7 @@ from draftproof.planner.beliefs import Beliefs, Counts
 from draftproof.planner.costs import Costs
 
 _STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
+_READ_STEP = 0.5  # the same of reading, which is seen once in a request
 _SURPRISE = 0.5  # the largest surprise, in natural logarithms
 MOST_GAINED = 10.0  # plain passes: old gains cannot pay for long losses
 _LEVEL = 8.0  # drafted tokens that count as met before any, with nothing to catch up on
@@ -29,12 +30,14 @@ class Corrections:
         more: What a pass with drafts costs above a plain one.
         own: Of each size besides.
         draft: A drafted token.
+        read: The draft's reading of a text, against the target's.
     """
 
     all: float
     more: float
     own: tuple[float, ...]
     draft: float
+    read: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class RunningCosts:
         self.reads = [seconds / self._measured[0] for seconds in self._measured]
         known = known or Corrections(0.0, 0.0, (0.0,) * (limit + 1), 0.0)
         self._all, self._more = known.all, known.more
-        self._own, self._draft = list(known.own), known.draft
+        self._own, self._draft, self._read = list(known.own), known.draft, known.read
         self._others = self._beside = 0
         self._caught_up = 0.0, 0.0  # tokens that were paid for, and their units as in `observe`
         self._refresh()
@@ -101,7 +104,7 @@ class RunningCosts:
     @property
     def corrections(self) -> Corrections:
         """What was learned so far."""
-        return Corrections(self._all, self._more, tuple(self._own), self._draft)
+        return Corrections(self._all, self._more, tuple(self._own), self._draft, self._read)
 
     def observe(self, round: Round, paid: int, units: float) -> None:
         """Correct the curve, and the draft's cost where tokens were paid for.
@@ -141,6 +144,18 @@ class RunningCosts:
             return
         self._more += 2 * step * max(1 - self._alone(0) / expected, 0.0)
         self._own[drafted] += step
+
+    def reading(self, unread: float) -> float:
+        """Seconds that the draft takes to read what the target takes `unread` seconds for.
+
+        Until it was seen to read, as much less as its passes take. But those are a matter of
+        memory, and reading is one of arithmetic.
+        """
+        return unread * self.pass_seconds / self.seconds[0] * math.exp(self._read)
+
+    def observe_reading(self, seconds: float, unread: float) -> None:
+        """Learn from a reading that took so long."""
+        self._read += _READ_STEP * _surprise(seconds, self.reading(unread))
 
     def of(self, drafted: int, units: float) -> float:
         """Seconds that a round with so many drafted tokens should take.
