@@ -24,7 +24,7 @@ from lawcases import prefixes
 
 from draftproof.core import Dense, PointMass
 from draftproof.errors import InvalidSetting
-from draftproof.rng import SEEDS, Independent, Noise, Purpose, Shared, inverse_cdf, race
+from draftproof.rng import PART, SEEDS, Independent, Noise, Purpose, Shared, inverse_cdf, race
 from draftproof.verify import block, coupled, token
 
 FALSE_ALARM = 1e-6
@@ -199,6 +199,19 @@ masses = st.lists(
 @given(masses, uniforms)
 def test_a_draw_never_returns_a_token_without_mass(weights: list[float], uniform: float) -> None:
     assert weights[inverse_cdf(np.array(weights), uniform)] > 0
+
+
+@pytest.mark.parametrize("tokens", [PART - 1, PART, PART + 1, 5 * PART + 7])
+def test_a_draw_finds_the_interval_among_many(tokens: int) -> None:
+    """Up to the rounding of sums; a fifth of the tokens, and one part of them all, have no mass."""
+    rng = np.random.default_rng(tokens)
+    probs = rng.random(tokens) * (rng.random(tokens) < 0.8)
+    probs[2 * PART : 3 * PART] = 0.0
+    ends = np.cumsum(probs)
+    for uniform in (2.0**-53, *rng.random(500), 1 - 2.0**-53):
+        token, point = inverse_cdf(probs, uniform), uniform * ends[-1]
+        assert probs[token] > 0
+        assert ends[token] - probs[token] - 1e-9 <= point <= ends[token] + 1e-9
 
 
 def test_a_race_of_vanishing_masses_is_won_by_one_of_them() -> None:

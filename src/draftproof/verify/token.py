@@ -14,12 +14,15 @@ from draftproof.rng import Stream
 
 
 def positive_part(p: Probs, q: Law) -> Probs:
-    """[p - q]_+ elementwise, not normalised; `p` may be scaled."""
+    """[p - q]_+ elementwise, not normalised, in the place of `p`, which may be scaled.
+
+    Over 152,000 tokens each array more costs some half a millisecond, most of it for new memory.
+    """
     if isinstance(q, PointMass):
-        excess: Probs = p.copy()
-        excess[q.token] = max(p[q.token] - 1, 0)
-        return excess
-    clipped: Probs = np.maximum(p - q.probs, 0)
+        p[q.token] = max(p[q.token] - 1, 0)
+        return p
+    p -= q.probs
+    clipped: Probs = np.maximum(p, 0, out=p)
     return clipped
 
 
@@ -33,7 +36,10 @@ def residual(p: Law, q: Law, weight: Real = 1) -> Law:
         return p
     excess = positive_part(p.probs * weight, q)
     total = excess.sum()
-    return Dense(excess / total) if total > 0 else p
+    if total == 0:
+        return p
+    excess /= total
+    return Dense(excess)
 
 
 def acceptance(p: Law, q: Law, x: int) -> Real:
