@@ -14,7 +14,7 @@ from draftproof.drafters.head import Head
 from draftproof.engine import Request, Running, decode
 from draftproof.planner import Auto, CostCurve, Costs
 from draftproof.planner.answers import Answers
-from draftproof.planner.length import AutoPolicy
+from draftproof.planner.length import RATE, AutoPolicy
 from draftproof.planner.running import Corrections, Experience, RunningCosts
 from draftproof.rng import Independent, Noise
 from draftproof.sampling import Sampling, Standardiser
@@ -309,21 +309,64 @@ def test_short_answers_are_written_without_the_draft() -> None:
 
 def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
     costs = RunningCosts(COSTS, 15)
-    before = list(costs.seconds)
-    for _ in range(60):
-        told = Round(15, 15, 16, 0.0, 1.6 * GENTLE[15], 0.0)
-        costs.observe(told, 0, 0.0)
-    assert costs.seconds[15] == pytest.approx(1.6 * GENTLE[15], rel=0.05)
-    assert before[1] < costs.seconds[1] < 1.15 * before[1]
-    assert costs.seconds[0] == before[0]
+    for count in range(100):
+        took = GENTLE[0] if count % 10 == 9 else 1.6 * GENTLE[15]
+        drafted = 0 if count % 10 == 9 else 15
+        costs.observe(Round(drafted, drafted, drafted + 1, 0.0, took, 0.0), 0, 0.0)
+    assert costs.seconds[15] == pytest.approx(1.6 * GENTLE[15], rel=0.1)
+    assert 1 < costs.seconds[1] / costs.seconds[0] / (GENTLE[1] / GENTLE[0]) < 1.15
+    assert costs.plain_seconds == GENTLE[0]
 
 
 def test_short_passes_that_are_dear_say_little_of_long_ones() -> None:
     costs = RunningCosts(COSTS, 15)
-    for _ in range(60):
-        costs.observe(Round(1, 1, 2, 0.0, 1.3 * GENTLE[1], 0.0), 0, 0.0)
-    assert costs.seconds[1] == pytest.approx(1.3 * GENTLE[1], rel=0.05)
-    assert costs.seconds[15] < 1.5 * GENTLE[15]
+    for count in range(100):
+        took = GENTLE[0] if count % 10 == 9 else 1.3 * GENTLE[1]
+        drafted = 0 if count % 10 == 9 else 1
+        costs.observe(Round(drafted, drafted, drafted + 1, 0.0, took, 0.0), 0, 0.0)
+    assert costs.seconds[1] == pytest.approx(1.3 * GENTLE[1], rel=0.1)
+    assert costs.seconds[15] / costs.seconds[0] < 1.5 * GENTLE[15] / GENTLE[0]
+
+
+def price_of_a_token(costs: RunningCosts) -> float:
+    """What a drafted token adds, in plain passes, where three are drafted."""
+    return (costs.of(3, 3.0) / costs.seconds[0] - 1) / 3
+
+
+def test_a_slow_spell_of_the_machine_does_not_make_drafts_dear() -> None:
+    """Forty rounds in which all takes 1.4 times as long, seen again in a plain one, or not.
+
+    Where passes with drafts alone are slow, the plain ones between them tell.
+    """
+    costs, dear = RunningCosts(COSTS, 15), RunningCosts(COSTS, 15)
+    believed = price_of_a_token(costs)
+    slow = Round(3, 2, 3, 1.4 * 0.6, 1.4 * GENTLE[3], 0.0)
+    for _ in range(40):
+        costs.observe(slow, 3, 3.0)
+    costs.observe(Round(0, 0, 1, 0.0, 1.4 * GENTLE[0], 0.0), 0, 0.0)
+    assert price_of_a_token(costs) == pytest.approx(believed, rel=0.1)
+    for count in range(60):
+        if count % 6:
+            dear.observe(slow, 3, 3.0)
+        else:
+            dear.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0), 0, 0.0)
+    truth = (1.4 * (0.6 + GENTLE[3]) / GENTLE[0] - 1) / 3
+    assert price_of_a_token(dear) == pytest.approx(truth, rel=0.2)
+    assert believed < 0.7 * truth  # so that they can be told apart
+
+
+def test_what_drafts_lost_is_settled_when_a_plain_round_tells_what_plain_ones_take() -> None:
+    """Three drafts that fail and a plain round behind them: in a slow spell, or not."""
+    balances = []
+    for plain in (1.0, 1.4):
+        policy = AutoPolicy(Auto(COSTS))
+        for _ in range(3):
+            policy.observe(Round(1, 0, 1, 0.2, 1.4 * GENTLE[1], 0.0))
+        before = policy.balance
+        policy.observe(Round(0, 0, 1, 0.0, plain * GENTLE[0], 0.0))
+        balances.append(policy.balance - before)
+    assert balances[0] == pytest.approx(RATE)
+    assert balances[1] > 0.1
 
 
 def test_corrections_are_taken_up_where_they_were_left() -> None:

@@ -92,10 +92,10 @@ def simulate(
 def speedup(
     lengths: Lengths, acceptance: float, truth: Truth, draft: float, **world: float
 ) -> float:
-    """Over plain decoding, mean of 2 requests of 800 tokens."""
+    """Over plain decoding, mean of 4 requests of 800 tokens."""
     seconds = [
         simulate(lengths.begin((1,)), 800, lambda _: acceptance, truth, draft, seed=seed, **world)
-        for seed in range(2)
+        for seed in range(4)
     ]
     return 800 * truth(1) / float(np.mean(seconds))
 
@@ -110,7 +110,10 @@ def speedup(
 def test_a_hopeless_draft_costs_under_three_percent(
     name: str, draft: float, acceptance: float, noise: float
 ) -> None:
-    """B1: START / 256 + RATE is the bound where costs are known; and under 5 % at 64 tokens."""
+    """B1: START / 256 + RATE is the bound where costs are known; and under 5 % at 64 tokens.
+
+    Where times are noisy, what plain rounds take is known to 3 % only: there 6 %.
+    """
     truth = CURVES[name]
     for seed in range(2):
         policy = auto(truth, draft).begin((1,))
@@ -120,7 +123,10 @@ def test_a_hopeless_draft_costs_under_three_percent(
         assert seconds < 1.03 * plain
         short = simulate(Fixed(0), 64, lambda _: 0.0, truth, draft, **world)
         policy = auto(truth, draft).begin((1,))
-        assert simulate(policy, 64, lambda _: acceptance, truth, draft, **world) < 1.05 * short
+        assert (
+            simulate(policy, 64, lambda _: acceptance, truth, draft, **world)
+            < (1.06 if noise else 1.05) * short
+        )
 
 
 def test_a_fixed_length_is_the_control() -> None:

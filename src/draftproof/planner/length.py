@@ -40,6 +40,7 @@ something to learn from. A probe that would have to read waits until that, too, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from draftproof import theory
@@ -139,7 +140,9 @@ class Auto:
 
 
 class AutoPolicy:
-    """One request's running choice. `acceptance` is the rate that it goes by.
+    """One request's running choice.
+
+    `acceptance` is the rate that it goes by, and `balance` what it may still lose, in plain passes.
 
     Args:
         auto: The settings.
@@ -158,8 +161,10 @@ class AutoPolicy:
         self._accepted = acceptance * weight
         self._rejected = (1 - acceptance) * weight
         gained = 0.0 if experience is None else experience.gained
-        self._balance = START + min(max(gained, 0.0), START)
+        self.balance = START + min(max(gained, 0.0), START)
         self._unread = 0.0  # what `guide` was told last
+        self._priced_at = self._costs.plain_seconds
+        self._unsettled = 0.0  # plain passes that drafts have taken since the last plain round
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
         self._drafting = 0  # rounds since the last one without a draft
@@ -197,7 +202,7 @@ class AutoPolicy:
     @property
     def _due(self) -> bool:
         """Whether the next round is plain, to see what that costs now."""
-        return self._drafting >= REFRESH
+        return self._drafting >= REFRESH or (self._on and self._length == 0)
 
     def guide(self, branching: bool, room: int = FAR, unread: float = 0.0) -> Guide:
         """Token by token, what is worth drafting in the next round; see `guide`.
@@ -207,7 +212,7 @@ class AutoPolicy:
         costs = self._costs
         if not self._rounds:
             share = SHARE * self._answers.ahead(0, room)
-            self._balance = min(self._balance, max(share, costs.worst[1]))
+            self.balance = min(self.balance, max(share, costs.worst[1]))
         most = self._limit if self._on else self._length
         closed = "" if most else "speculation is switched off"
         self._unread = unread
@@ -222,7 +227,7 @@ class AutoPolicy:
             ahead = self._forks.ahead(self.acceptance, costs, self._limit, self._rounds)
         # Without the draft model time earns what plain decoding does, as far as that is known.
         rate = max(self._rate, ahead.rate) if most else 1 / costs.seconds[0]
-        prices = Prices(seconds, costs.draft_seconds, rate, self._balance, costs.reads)
+        prices = Prices(seconds, costs.draft_seconds, rate, self.balance, costs.reads)
         self._guide = RoundGuide(
             prices,
             self._beliefs,
@@ -257,9 +262,10 @@ class AutoPolicy:
             self._costs.observe(round, paid, units)
         # Plain decoding loses nothing, whatever it took, but the search for a draft.
         lost = spent if round.drafted else round.draft_seconds
-        lost /= self._costs.seconds[0]
+        lost /= self._costs.plain_seconds
         gained = round.emitted - lost if round.drafted else -lost
-        self._balance = min(self._balance + round.emitted * RATE + gained, CAP)
+        gained += self._settled(round, lost)
+        self.balance = min(self.balance + round.emitted * RATE + gained, CAP)
         aided = self._reading.observe(lost if round.drafted else 1 + lost, round.emitted)
         if judged is None:
             self._plain += 1
@@ -316,6 +322,23 @@ class AutoPolicy:
         """The request is over: its answer's length is known, where it was not cut off."""
         self._reading.close(ended)
 
+    def _settled(self, round: Round, spent: float) -> float:
+        """What rounds with drafts are found to have lost too much or too little.
+
+        Their plain passes were those of the last plain round. With the next one the machine may
+        turn out to have been slower, or faster, in between.
+
+        Args:
+            round: The latest.
+            spent: What it took, in plain passes.
+        """
+        if round.drafted and not round.others:
+            self._unsettled += spent
+            return 0.0
+        before, now = self._priced_at, self._costs.plain_seconds
+        unsettled, self._priced_at, self._unsettled = self._unsettled, now, 0.0
+        return 0.0 if round.others else unsettled * (1 - math.sqrt(before / now))
+
     def _spent(self, round: Round, units: float) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
         most = _STALL * self._costs.of(round.drafted, units)
@@ -334,7 +357,7 @@ class AutoPolicy:
         self._rate = self._earns(self.acceptance)
         if self._on:
             self._length = self._best(self.acceptance, self._affordable())
-            if self._length == 0:
+            if self._length == 0 and not self._drafting:
                 self._switch_off()
         elif drafted:  # a probe came back
             self._length = self._best(self.acceptance, self._affordable())
@@ -364,7 +387,7 @@ class AutoPolicy:
     def _affordable(self) -> int:
         """The longest length whose worst case the balance covers."""
         lengths = range(self._limit, 0, -1)
-        return next((n for n in lengths if self._costs.worst[n] <= self._balance), 0)
+        return next((n for n in lengths if self._costs.worst[n] <= self.balance), 0)
 
     def _probe(self) -> int:
         """The length of a probe if one is due and affordable, else 0."""
@@ -383,7 +406,7 @@ class AutoPolicy:
         if self._best(HOPE, self._limit) == 0:
             why = f"even good drafts do not pay where {price}"
         elif self._best(self.acceptance, self._limit) > 0:
-            why = f"it is {START - self._balance:.1f} plain passes behind plain decoding"
+            why = f"it is {START - self.balance:.1f} plain passes behind plain decoding"
         else:
             why = f"acceptance {self.acceptance:.2f} does not pay where {price}"
         self._reasons.append(f"speculation switched off {self._when()}: {why}")

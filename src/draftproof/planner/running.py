@@ -11,8 +11,10 @@ from draftproof.core import Round
 from draftproof.planner.answers import Answers, Spans
 from draftproof.planner.beliefs import Beliefs, Counts
 from draftproof.planner.costs import Costs
+from draftproof.planner.drift import Drift
 
-_STEP = 0.1  # how much of a surprise in cost is believed, for a size and for all of them
+_STEP = 0.1  # how much of a surprise in cost is its size's own
+_PLAIN_STEP = 0.25  # how much of one in a plain round the guard believes
 _READ_STEP = 0.5  # the same of reading, which is seen once in a request
 _SURPRISE = 0.5  # the largest surprise, in natural logarithms
 MOST_GAINED = 10.0  # plain passes: old gains cannot pay for long losses
@@ -74,10 +76,11 @@ class RunningCosts:
 
     `seconds[n]` are those of a round's pass over n drafted tokens and the one before them, with the
     decision after it; `worst[n]` is what such a round loses where nothing is accepted, in plain
-    passes; n counts to the longest draft. `reads[n - 1]` is what a draft's pass that reads n tokens
-    costs, in such passes that read one: as much more as the target's. `pass_seconds` are those of
-    one that reads one, and `draft_seconds` of a drafted token: where others' tokens leave a draft
-    model behind, what it has to read is spread over its own tokens, in this request alone.
+    passes; n counts to the longest draft. `plain_seconds` are those of a plain round by plain
+    rounds alone: what the guard compares with. `reads[n - 1]` is what a draft's pass that reads n
+    tokens costs, in such passes that read one: as much more as the target's. `pass_seconds` are
+    those of one that reads one, and `draft_seconds` of a drafted token: where others' tokens leave
+    a draft model behind, what it has to read is spread over its own tokens, in this request alone.
 
     Where requests share a pass, a plain round costs this one its share of a pass over one token of
     each, and a draft costs what it adds to the pass, by the same curve.
@@ -89,14 +92,16 @@ class RunningCosts:
     """
 
     def __init__(self, costs: Costs, limit: int, known: Corrections | None = None) -> None:
+        taught = known is not None
         self._curve = costs.curve
         self._measured = [costs.curve(n) for n in range(1, limit + 2)]
         self._limit = limit
         self._measured_draft = costs.draft_seconds
         self.reads = [seconds / self._measured[0] for seconds in self._measured]
         known = known or Corrections(0.0, 0.0, (0.0,) * (limit + 1), 0.0)
-        self._all, self._more = known.all, known.more
-        self._own, self._draft, self._read = list(known.own), known.draft, known.read
+        self._drift = Drift((known.all, known.more, known.draft), taught)
+        self._plain = known.all  # of plain passes alone
+        self._own, self._read = list(known.own), known.read
         self._others = self._beside = 0
         self._caught_up = 0.0, 0.0  # tokens that were paid for, and their units as in `observe`
         self._refresh()
@@ -104,7 +109,8 @@ class RunningCosts:
     @property
     def corrections(self) -> Corrections:
         """What was learned so far."""
-        return Corrections(self._all, self._more, tuple(self._own), self._draft, self._read)
+        everything, more, draft = self._drift.means
+        return Corrections(everything, more, tuple(self._own), draft, self._read)
 
     def observe(self, round: Round, paid: int, units: float) -> None:
         """Correct the curve, and the draft's cost where tokens were paid for.
@@ -115,35 +121,36 @@ class RunningCosts:
             units: What these cost, in passes of the draft that read one token.
         """
         self._others, self._beside = round.others, round.beside
+        self._drift.wander()
+        if paid:
+            seconds = round.draft_seconds / units
+            self._drift.learn(_surprise(seconds, self._draft_pass()), draft=1.0)
         if round.others:
             tokens = round.scored + round.beside
             seconds = round.score_seconds * tokens / round.scored  # of the whole pass
-            expected = self._curve(tokens) * math.exp(self._all)
-            self._all += _STEP * _surprise(seconds, expected)
+            expected = self._curve(tokens) * math.exp(self._drift.means[0])
+            self._drift.learn(_surprise(seconds, expected))
+            self._plain = self._drift.means[0]
         else:
             self._learn(round.drafted, round.score_seconds + round.verify_seconds)
-        if paid:
-            seconds = round.draft_seconds / units
-            self._draft += 2 * _STEP * _surprise(seconds, self.pass_seconds)
         before, took = self._caught_up
         self._caught_up = _CLOSER * before + paid, _CLOSER * took + units
         self._refresh()
 
     def _learn(self, drafted: int, seconds: float) -> None:
-        """Half of a surprise is this size's own; the other half is shared by all with drafts.
+        """Some of a surprise is this size's own; the rest is the machine's, or all drafts'.
 
-        What a plain round costs is learned from plain rounds alone. Else passes with drafts that
-        cost more than was measured would raise what plain decoding is believed to cost. What is
-        shared is what passes cost above a plain one, as far as this one does: a long draft that was
-        dear says little of a short one, and a short one nothing of a long one.
+        What is shared is what passes cost above a plain one, as far as this one does: a long draft
+        that was dear says little of a short one, and a short one nothing of a long one.
         """
         expected = self._alone(drafted)
-        step = _STEP * _surprise(seconds, expected)
+        surprise = _surprise(seconds, expected)
         if drafted == 0:
-            self._all += 2 * step
+            self._plain += _PLAIN_STEP * _surprise(seconds, self.plain_seconds)
+            self._drift.learn(surprise)
             return
-        self._more += 2 * step * max(1 - self._alone(0) / expected, 0.0)
-        self._own[drafted] += step
+        self._drift.learn(surprise, more=max(1 - self._alone(0) / expected, 0.0))
+        self._own[drafted] += _STEP * surprise
 
     def reading(self, unread: float) -> float:
         """Seconds that the draft takes to read what the target takes `unread` seconds for.
@@ -166,23 +173,31 @@ class RunningCosts:
         """
         return units * self.pass_seconds + self.seconds[drafted]
 
+    def _draft_pass(self) -> float:
+        everything, _, draft = self._drift.means
+        return self._measured_draft * math.exp(everything + draft)
+
     def _alone(self, drafted: int) -> float:
+        everything, more, _ = self._drift.means
         plain = self._measured[0]
-        seconds = plain + (self._measured[drafted] - plain) * math.exp(self._more)
-        return seconds * math.exp(self._all + self._own[drafted])
+        seconds = plain + (self._measured[drafted] - plain) * math.exp(more)
+        return seconds * math.exp(everything + self._own[drafted])
 
     def _shared(self, drafted: int) -> float:
         requests, tokens = self._others + 1, self._beside + 1
         plain = self._curve(requests) / requests
         more = self._curve(tokens + drafted) - self._curve(tokens)
-        return (plain + more) * math.exp(self._all)
+        return (plain + more) * math.exp(self._drift.means[0])
 
     def _refresh(self) -> None:
-        self.pass_seconds = self._measured_draft * math.exp(self._draft)
+        self.pass_seconds = self._draft_pass()
         tokens, passes = self._caught_up
         self.draft_seconds = self.pass_seconds * (_LEVEL + passes) / (_LEVEL + tokens)
         price = self._shared if self._others else self._alone
         self.seconds = [price(drafted) for drafted in range(self._limit + 1)]
+        self.plain_seconds = (
+            self._shared(0) if self._others else self._measured[0] * math.exp(self._plain)
+        )
         drafts = [drafted * self.draft_seconds for drafted in range(self._limit + 1)]
         rounds = [sum(parts) / self.seconds[0] for parts in zip(drafts, self.seconds, strict=True)]
         self.worst = [max(passes - 1, 0.0) for passes in rounds]
