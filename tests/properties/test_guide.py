@@ -371,7 +371,7 @@ def test_tokens_behind_a_rejected_one_teach_nothing() -> None:
         leads.take("model", 0.99)
     guesses = tuple(Guess(0, i - 1, "model", 0.99, 0.5 if i < 2 else None, i < 1) for i in range(5))
     tries.observe(Round(5, 1, 2, 1.0, GENTLE[5], 0.0, guesses=guesses))
-    weight, keep = 4.0, 0.95
+    weight, keep = 8.0, 0.95
     expected = (keep * before * weight + 1) / (keep * weight + 2)
     assert tries.acceptance == pytest.approx(expected)
 

@@ -223,7 +223,7 @@ def test_a_drafter_that_turns_good_is_found() -> None:
     lost = simulate(policy, 600, lambda _: 0.0, truth, 0.1)
     seconds = simulate(policy, 1000, lambda _: 0.95, truth, 0.1, seed=3)
     assert lost < 1.03 * 600
-    assert seconds < 1000 / 1.5
+    assert seconds < 1000 / 1.4
     off, on = policy.reasons[:2]
     assert "switched off after round" in off
     assert "acceptance" in off

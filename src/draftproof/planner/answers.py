@@ -38,6 +38,11 @@ class Answers:
         with self._lock:
             return tuple((left, reached) for left, reached in self._spans)
 
+    @property
+    def known(self) -> bool:
+        """Whether any answer was counted."""
+        return any(reached for _, reached in self.counts)
+
     def learn(self, length: int, ended: bool) -> None:
         """Count an answer.
 

@@ -17,8 +17,8 @@ costs
     plain, so that what plain decoding costs is known.
 balance
     What speculation may still lose, in plain passes. It starts at `START`, and up to as much again
-    where earlier requests have gained that, but at `SHARE` of the tokens that are to be expected of
-    the answer at most, or what a single token may lose; every emitted token adds `RATE`, a round
+    where earlier requests have gained that; but, once answers were counted, at most at `SHARE` of
+    the tokens that are to be expected, or what a single token may lose; every emitted token adds `RATE`, a round
     with a draft also what its tokens would have cost plainly less what it did cost, one without a
     draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay for long
     losses. A stall of the machine that stands alone counts in part. A length whose worst case
@@ -70,7 +70,7 @@ FAR = 1 << 20  # tokens: more than any answer has
 _UNREAD = "the draft's reading of the prompt would not pay yet"
 _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
-_TAUGHT = 3.0  # how many times an assumption's weight the rate of earlier requests has
+_TAUGHT = 1.5  # how many times an assumption's weight the rate of earlier requests has
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
 _STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
@@ -127,7 +127,7 @@ class Auto:
     costs: Costs
     limit: int = 15  # with the token before the draft a pass of 16: a tile of the CPU engine
     acceptance: float = 0.7
-    weight: float = 4.0
+    weight: float = 8.0
 
     def __post_init__(self) -> None:
         _check("limit", self.limit, self.limit >= 1, "1 or more")
@@ -210,7 +210,7 @@ class AutoPolicy:
         The switch and the probes are for tokens that are paid for before their confidence is known.
         """
         costs = self._costs
-        if not self._rounds:
+        if not self._rounds and self._answers.known:
             share = SHARE * self._answers.ahead(0, room)
             self.balance = min(self.balance, max(share, costs.worst[1]))
         most = self._limit if self._on else self._length

@@ -11,7 +11,7 @@ from __future__ import annotations
 from draftproof.planner.answers import Answers
 
 _ALONE = 32.0  # tokens of plain decoding that count as met before any without the draft
-_ASSUMED = 16.0  # tokens at the best fixed length that count as met before any with it
+_ASSUMED = 64.0  # tokens at the best fixed length that count as met before any with it
 
 
 class ReadingTime:
