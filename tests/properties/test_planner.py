@@ -226,7 +226,7 @@ def test_a_drafter_that_turns_good_is_found() -> None:
     assert seconds < 1000 / 1.4
     off, on = policy.reasons[:2]
     assert "switched off after round" in off
-    assert "acceptance" in off
+    assert "behind plain decoding" in off
     assert "switched on after round" in on
 
 

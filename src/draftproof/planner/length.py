@@ -10,21 +10,21 @@ acceptance
     cut off at the draft length). Older counts are discounted, the assumed ones that it starts from
     too. Rounds without a draft teach nothing.
 costs
-    The measured curve and draft cost are starting points, corrected on a log scale in small clipped
-    steps, so that one stall moves little. A plain pass corrects all sizes together; of a larger
-    one's surprise its size gets half, and what all with drafts cost above it the other half. A pass
-    that requests share corrects all sizes together. After `REFRESH` rounds with drafts one is
-    plain, so that what plain decoding costs is known.
+    The measured curve and draft cost are starting points, corrected on a log scale. A machine that
+    is slow for a while slows all passes, and is told apart from drafts that are dear (`drift`).
+    After `REFRESH` rounds with drafts one is plain, so that what plain decoding costs is known;
+    and before speculation is switched off there is a plain round, too.
 balance
     What speculation may still lose, in plain passes. It starts at `START`, and up to as much again
     where earlier requests have gained that; but, once answers were counted, at most at `SHARE` of
-    the tokens that are to be expected, or what a single token may lose; every emitted token adds `RATE`, a round
-    with a draft also what its tokens would have cost plainly less what it did cost, one without a
-    draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay for long
-    losses. A stall of the machine that stands alone counts in part. A length whose worst case
-    (nothing accepted) is more than the balance is not chosen. So speculation can lose `START` plain
-    passes, or twice as many of those that it has gained, and `RATE` of plain time, and no more, as
-    far as the costs are known; less in a short answer.
+    the tokens that are to be expected, or at what a single token may lose. Every emitted token adds
+    `RATE`, a round with a draft also what its tokens would have cost plainly less what it did cost,
+    one without a draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay
+    for long losses. What plain rounds cost is what the latest of them took: at the next one, what
+    rounds in between have lost is settled. A stall of the machine that stands alone counts in part.
+    A length whose worst case (nothing accepted) is more than the balance is not chosen. So
+    speculation can lose `START` plain passes, or twice as many of those that it has gained, and
+    `RATE` of plain time, and no more, as far as the costs are known; less in a short answer.
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
