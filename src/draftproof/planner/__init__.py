@@ -1,9 +1,10 @@
 """Whether to speculate and how far: measured costs, the draft length, the predicted speed-up.
 
 `costs` says what passes cost; `timing` measures that, as do `heads` and `threads`; `kept` and
-`profile` keep what was measured; `length` decides while a request runs and `guide` while a draft
-grows, `shape` says which tree is worth drafting and `forks` what a request learned of trees, and
-`predict` tells beforehand, from rounds that were played and rounds that `replay` makes of them.
+`profile` keep what was measured; `running` and `drift` follow what passes really take; `length`
+decides while a request runs, `reading` when a draft model reads, and `guide` while a draft grows;
+`shape` says which tree is worth drafting and `forks` what a request learned of trees; `predict`
+tells beforehand, from rounds that were played and rounds that `replay` makes of them.
 Each stands on `theory`, and none knows a runtime.
 """
 
