@@ -165,6 +165,17 @@ def test_reasons_stand_at_their_rounds() -> None:
     assert shown.index('<td class="n">2</td>') < after < shown.index('<td class="n">3</td>')
 
 
+def test_the_drafts_reading_is_told_where_it_happened() -> None:
+    plain = Round(0, 0, 1, 0.0, 0.001, 0.0, stopped="it would not pay")
+    rounds = (plain, replace(plain, read_seconds=0.123), plain)
+    output = made(["a", "b", "c"], rounds)
+    file = io.StringIO()
+    show_rounds(Console(file=file), output, Names(None))
+    for shown in (file.getvalue(), page_of(output)):
+        told_once = "it would not pay (first the draft read the text, 123 ms)"
+        assert " ".join(shown.split()).count(told_once) == 1
+
+
 def test_the_engine_notes_the_round_that_gave_a_reason() -> None:
     """A drafter that is hardly ever right is switched off, and the round says so."""
     model = dp.from_transformers(tiny_models.llama(2), tiny_models.llama(7), drafter="model")

@@ -120,7 +120,7 @@ def cells(round: Told) -> tuple[Text, ...]:
         Text("\n".join(chance(line.q) for line in every)),
         Text("\n").join(Text(line.outcome, style=STYLES.get(line.outcome, "")) for line in every),
         Text(round.milliseconds),
-        Text(round.account.stopped),
+        Text(round.stopped),
     )
 
 

@@ -46,6 +46,14 @@ class Told:
         """Of the whole round."""
         return f"{1000 * self.account.seconds:.1f}"
 
+    @property
+    def stopped(self) -> str:
+        """Why the draft was not longer; and first, whether the draft read the prompt."""
+        read = self.account.read_seconds
+        if not read:
+            return self.account.stopped
+        return f"{self.account.stopped} (first the draft read the text, {1000 * read:.0f} ms)"
+
 
 class Names:
     """What token ids are called in tables and titles: their text, quoted, or their number.
