@@ -307,12 +307,16 @@ def test_short_answers_are_written_without_the_draft() -> None:
 # --- what passes cost ---
 
 
+def dear_among_plain(costs: RunningCosts, drafted: int, factor: float) -> None:
+    """A hundred rounds: all of so many drafted tokens that are dear, but for every tenth."""
+    for count in range(1, 101):
+        n, took = (drafted, factor * GENTLE[drafted]) if count % 10 else (0, GENTLE[0])
+        costs.observe(Round(n, n, n + 1, 0.0, took, 0.0), 0, 0.0)
+
+
 def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
     costs = RunningCosts(COSTS, 15)
-    for count in range(100):
-        took = GENTLE[0] if count % 10 == 9 else 1.6 * GENTLE[15]
-        drafted = 0 if count % 10 == 9 else 15
-        costs.observe(Round(drafted, drafted, drafted + 1, 0.0, took, 0.0), 0, 0.0)
+    dear_among_plain(costs, 15, 1.6)
     assert costs.seconds[15] == pytest.approx(1.6 * GENTLE[15], rel=0.1)
     assert 1 < costs.seconds[1] / costs.seconds[0] / (GENTLE[1] / GENTLE[0]) < 1.15
     assert costs.plain_seconds == GENTLE[0]
@@ -320,10 +324,7 @@ def test_long_passes_that_are_dear_say_little_of_short_ones() -> None:
 
 def test_short_passes_that_are_dear_say_little_of_long_ones() -> None:
     costs = RunningCosts(COSTS, 15)
-    for count in range(100):
-        took = GENTLE[0] if count % 10 == 9 else 1.3 * GENTLE[1]
-        drafted = 0 if count % 10 == 9 else 1
-        costs.observe(Round(drafted, drafted, drafted + 1, 0.0, took, 0.0), 0, 0.0)
+    dear_among_plain(costs, 1, 1.3)
     assert costs.seconds[1] == pytest.approx(1.3 * GENTLE[1], rel=0.1)
     assert costs.seconds[15] / costs.seconds[0] < 1.5 * GENTLE[15] / GENTLE[0]
 
@@ -367,6 +368,17 @@ def test_what_drafts_lost_is_settled_when_a_plain_round_tells_what_plain_ones_ta
         balances.append(policy.balance - before)
     assert balances[0] == pytest.approx(RATE)
     assert balances[1] > 0.1
+
+
+def test_what_a_shared_pass_cost_settles_nothing_of_rounds_alone() -> None:
+    """A plain pass shared by four costs each less; behind it drafts fail in passes of its own."""
+    policy = AutoPolicy(Auto(COSTS))
+    policy.observe(Round(0, 0, 1, 0.0, GENTLE[3] / 4, 0.0, others=3, beside=3))
+    for _ in range(3):
+        policy.observe(Round(1, 0, 1, 0.2, GENTLE[1], 0.0))
+    before = policy.balance
+    policy.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0))
+    assert policy.balance - before == pytest.approx(RATE)
 
 
 def test_corrections_are_taken_up_where_they_were_left() -> None:

@@ -163,7 +163,6 @@ class AutoPolicy:
         gained = 0.0 if experience is None else experience.gained
         self.balance = START + min(max(gained, 0.0), START)
         self._unread = 0.0  # what `guide` was told last
-        self._priced_at = self._costs.plain_seconds
         self._unsettled = 0.0  # plain passes that drafts have taken since the last plain round
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
@@ -247,6 +246,7 @@ class AutoPolicy:
         self._drafting = self._drafting + 1 if round.drafted else 0
         if round.read_seconds and self._unread:
             self._costs.observe_reading(round.read_seconds, self._unread)
+        plain = self._costs.plain_seconds
         guide, self._guide = self._guide, None
         paid, units = round.drafted, float(round.drafted)
         if guide is not None and guide.taken:
@@ -264,7 +264,7 @@ class AutoPolicy:
         lost = spent if round.drafted else round.draft_seconds
         lost /= self._costs.plain_seconds
         gained = round.emitted - lost if round.drafted else -lost
-        gained += self._settled(round, lost)
+        gained += self._settled(round, lost, plain)
         self.balance = min(self.balance + round.emitted * RATE + gained, CAP)
         aided = self._reading.observe(lost if round.drafted else 1 + lost, round.emitted)
         if judged is None:
@@ -322,7 +322,7 @@ class AutoPolicy:
         """The request is over: its answer's length is known, where it was not cut off."""
         self._reading.close(ended)
 
-    def _settled(self, round: Round, spent: float) -> float:
+    def _settled(self, round: Round, spent: float, before: float) -> float:
         """What rounds with drafts are found to have lost too much or too little.
 
         Their plain passes were those of the last plain round. With the next one the machine may
@@ -331,13 +331,15 @@ class AutoPolicy:
         Args:
             round: The latest.
             spent: What it took, in plain passes.
+            before: Seconds of a plain pass as they were believed before it.
         """
         if round.drafted and not round.others:
             self._unsettled += spent
             return 0.0
-        before, now = self._priced_at, self._costs.plain_seconds
-        unsettled, self._priced_at, self._unsettled = self._unsettled, now, 0.0
-        return 0.0 if round.others else unsettled * (1 - math.sqrt(before / now))
+        unsettled, self._unsettled = self._unsettled, 0.0
+        if round.others:
+            return 0.0
+        return unsettled * (1 - math.sqrt(before / self._costs.plain_seconds))
 
     def _spent(self, round: Round, units: float) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost."""

@@ -195,9 +195,8 @@ class RunningCosts:
         self.draft_seconds = self.pass_seconds * (_LEVEL + passes) / (_LEVEL + tokens)
         price = self._shared if self._others else self._alone
         self.seconds = [price(drafted) for drafted in range(self._limit + 1)]
-        self.plain_seconds = (
-            self._shared(0) if self._others else self._measured[0] * math.exp(self._plain)
-        )
+        alone = self._measured[0] * math.exp(self._plain)
+        self.plain_seconds = self.seconds[0] if self._others else alone
         drafts = [drafted * self.draft_seconds for drafted in range(self._limit + 1)]
         rounds = [sum(parts) / self.seconds[0] for parts in zip(drafts, self.seconds, strict=True)]
         self.worst = [max(passes - 1, 0.0) for passes in rounds]
