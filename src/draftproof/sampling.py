@@ -25,11 +25,18 @@ from draftproof.core import Dense, Float32, Float64, Int64, Law, LogitRow, Point
 from draftproof.errors import InvalidSetting
 
 LARGEST = float(np.finfo(np.float32).max)
+SMALLEST = float(np.finfo(np.float32).tiny)
 STRONGEST = 1e6  # a penalty beyond this, or below its inverse, would only stand for a ban
 
 # Nucleus: how far below the best logit, in units of the temperature, the first look reaches.
 # The tokens below hold at most exp(-18) each: 152,000 of them 0.23 % of what the best one holds.
 FIRST_LOOK = 18.0
+
+# Without filters: of a large vocabulary, tokens so far below the best logit, in units of the
+# temperature, are weighed in float32. 152,000 of them hold at most 6e-6 of what the best one holds,
+# so float32's rounding there moves the law by less than 1e-10.
+FAINT = 24.0
+LARGE = 8192
 
 # Top-k: the vocabulary is cut into groups of this many tokens, and most groups are ruled out whole.
 GROUP = 32
@@ -254,7 +261,7 @@ def probabilities(scores: LogitRow, top: float, settings: Sampling) -> Float64[n
                 ids = np.flatnonzero(scores > below(top, reach * heat))
             ids = ids[weigh(scores[ids], top, heat) >= settings.min_p]
         if ids is None:
-            probs = weigh(scores, top, heat)
+            probs = weigh_all(scores, top, heat)
             probs /= probs.sum()
             return probs
         weights = weigh(scores[ids], top, heat)
@@ -271,6 +278,20 @@ def weigh(
     weights -= top
     weights /= heat
     np.exp(weights, out=weights)
+    return weights
+
+
+def weigh_all(
+    scores: Float32[np.ndarray, "vocab"], top: float, heat: float
+) -> Float64[np.ndarray, "vocab"]:
+    """What `weigh` gives, with the faint tokens in float32: a third of the time at 152,000."""
+    near = np.flatnonzero(scores > below(top, FAINT * heat))
+    if len(scores) < LARGE or 4 * len(near) > len(scores):  # then the detour saves nothing
+        return weigh(scores, top, heat)
+    rough = scores - np.float32(top)
+    rough *= np.float32(min(max(1 / heat, SMALLEST), LARGEST))  # not 0: -inf stays what it is
+    weights: Float64[np.ndarray, "vocab"] = np.exp(rough, out=rough).astype(np.float64)
+    weights[near] = weigh(scores[near], top, heat)
     return weights
 
 

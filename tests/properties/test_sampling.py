@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from draftproof.core import Dense, PointMass
 from draftproof.errors import InvalidSetting
 from draftproof.sampling import (
+    FAINT,
     Sampling,
     Standardiser,
     check_vocabulary,
@@ -217,6 +218,29 @@ def test_large_vocabulary(
     got = probs(sampling, logits)
     np.testing.assert_array_equal(got > 0, expected > 0)
     np.testing.assert_allclose(got, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 40.0])
+def test_faint_tokens_move_the_law_by_less_than_a_ten_thousand_millionth(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst case: as many tokens as a large vocabulary has, all just faint enough.
+
+    The control weighs tokens in float32 that are not faint, and is off by more.
+    """
+    rng = np.random.default_rng(0)
+    scores = (-FAINT - rng.random(152_000)) * temperature
+    scores[::50_000] = rng.normal(0, temperature, 4)
+    logits = scores.astype(np.float32)
+    logits[7] = -np.inf
+    expected = np.exp((logits.astype(np.float64) - float(logits.max())) / temperature)
+    expected /= expected.sum()
+    sampling = Sampling(temperature=temperature)
+    law = probs(sampling, logits)
+    assert law[7] == 0
+    assert np.abs(law - expected).sum() < 1e-10
+    monkeypatch.setattr("draftproof.sampling.FAINT", 0.0)
+    assert np.abs(probs(sampling, logits) - expected).sum() > 1e-9
 
 
 @settings(max_examples=100, deadline=None)
