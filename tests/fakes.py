@@ -21,9 +21,18 @@ import numpy as np
 
 from draftproof.core import Prompt
 from draftproof.errors import EmptyPrompt, PromptTooLong, UnsupportedModel
-from draftproof.ports import Pass
+from draftproof.ports import Guide, Pass
 
 LawTable = Callable[[tuple[int, ...]], Sequence[float] | np.ndarray]
+
+
+def take(guide: Guide, confidence: float, limit: int = 16) -> int:
+    """How many tokens a draft model that is always so sure drafts, where `guide` decides."""
+    count = 0
+    while count < min(limit, guide.nodes) and guide.value("model") > 0:
+        guide.take("model", confidence)
+        count += 1
+    return count
 
 
 class BrokenContract(AssertionError):

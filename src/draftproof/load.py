@@ -225,7 +225,7 @@ def from_transformers(
         raise InvalidSetting(
             f"no drafter is called {str(draft)!r} without a draft model",
             why="models of transformers are passed in, and `load` loads those that are named",
-            remedy=f"use {_modelless()}, or pass a model or a Drafter",
+            remedy=f"use {_without_model()}, or pass a model or a Drafter",
         )
     model = wrap_model(target, prefix=decoder_prefix)
     text = None if tokenizer is None else wrap_tokenizer(tokenizer)
@@ -314,7 +314,7 @@ def check_drafter(name: str, given: Any) -> None:
             f"no drafter is called {name!r}"
             + (" without a draft model" if name in WITH_MODEL else ""),
             why="something has to make the drafts",
-            remedy=f"use {_modelless()}, name a draft model, or pass a Drafter",
+            remedy=f"use {_without_model()}, name a draft model, or pass a Drafter",
         )
     reads = name in ("suffix", "ngram") and isinstance(given, (str, Path))
     if name not in WITH_MODEL and given is not None and not reads:
@@ -328,8 +328,8 @@ def check_drafter(name: str, given: Any) -> None:
 
 def _asked(draft: Any, drafter: DrafterName | None) -> tuple[Any, DrafterName]:
     """What was passed in to draft, and the drafter's name, as `load` says it follows from that."""
-    modelless = isinstance(draft, str) and draft in _names() and draft not in WITH_MODEL
-    if drafter is None and modelless:
+    alone = isinstance(draft, str) and draft in _names() and draft not in WITH_MODEL
+    if drafter is None and alone:
         return None, cast(DrafterName, draft)
     return draft, drafter or ("none" if draft is None else "mix")
 
@@ -338,7 +338,7 @@ def _names() -> tuple[str, ...]:
     return get_args(DrafterName)
 
 
-def _modelless() -> str:
+def _without_model() -> str:
     return ", ".join(name for name in _names() if name not in WITH_MODEL)
 
 

@@ -201,6 +201,35 @@ class Batching(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """An optional capability of a `Model`: sessions that go on from what closed ones had cached."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether caches of closed sessions are kept."""
+        ...
+
+    def remember(self, sessions: int) -> None:
+        """Keep the caches of the latest so many closed sessions: none at first."""
+        ...
+
+    def resume(self, prompt: Prompt) -> Session:
+        """A session over `prompt`, of which the beginning is cached that a kept one shares with it.
+
+        All but its last token may be: its `length` says how much. Logits are those of `open`, and
+        so is what it raises.
+        """
+        ...
+
+
+def session_over(model: Model, prompt: Prompt) -> Session:
+    """A session for a request: one that is resumed, where the model remembers any."""
+    if isinstance(model, Remembering) and model.remembers:
+        return model.resume(prompt)
+    return model.open(prompt)
+
+
 @dataclass(frozen=True, slots=True)
 class Threads:
     """What computes passes: `count` threads, which the system places, or each on its processor."""
@@ -424,6 +453,11 @@ class Reading(Proposer, Protocol):
     @property
     def reading_seconds(self) -> float:
         """Seconds spent on that so far; they count as reading the prompt, not as drafting."""
+        ...
+
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt that are still to be read; 0 once it has begun to draft."""
         ...
 
 

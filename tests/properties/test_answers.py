@@ -14,11 +14,12 @@ from draftproof.drafters.head import Head
 from draftproof.engine import Request, Running, decode
 from draftproof.planner import Auto, CostCurve, Costs
 from draftproof.planner.answers import Answers
-from draftproof.planner.length import RATE, AutoPolicy
+from draftproof.planner.balance import RATE
+from draftproof.planner.length import AutoPolicy
 from draftproof.planner.running import Corrections, Experience, RunningCosts
 from draftproof.rng import Independent, Noise
 from draftproof.sampling import Sampling, Standardiser
-from tests.fakes import FakeModel
+from tests.fakes import FakeModel, take
 
 GENTLE = tuple(0.9 + 0.1 * n for n in range(1, 18))  # seconds by n, of a pass over n tokens
 COSTS = Costs(CostCurve(tuple(range(1, 18)), GENTLE), (0.2,))
@@ -146,10 +147,7 @@ def test_a_short_answer_may_lose_less() -> None:
         policy = AutoPolicy(Auto(COSTS), experience(*[length] * 20))
         drafted.append(0)
         for _ in range(10):
-            guide, count = policy.guide(False, 256, 0.0), 0
-            while count < guide.nodes and guide.value("model") > 0:
-                guide.take("model", 0.9)
-                count += 1
+            count = take(policy.guide(False, 256, 0.0), 0.9)
             guesses = tuple(
                 Guess(0, i - 1, "model", 0.9, None if i else 0.5, False) for i in range(count)
             )
@@ -213,11 +211,7 @@ def test_a_hopeless_draft_is_not_read_for_again() -> None:
     for _ in range(20):
         policy, unread = AutoPolicy(auto, known), PROMPT
         for written in range(100):
-            leads = policy.guide(False, 100 - written, unread)
-            count = 0
-            while leads.value("model") > 0:
-                leads.take("model", 0.5)
-                count += 1
+            count = take(policy.guide(False, 100 - written, unread), 0.5)
             if count and unread:
                 read, unread = read + 1, 0.0
             told = tuple(
@@ -363,9 +357,9 @@ def test_what_drafts_lost_is_settled_when_a_plain_round_tells_what_plain_ones_ta
         policy = AutoPolicy(Auto(COSTS))
         for _ in range(3):
             policy.observe(Round(1, 0, 1, 0.2, 1.4 * GENTLE[1], 0.0))
-        before = policy.balance
+        before = policy.balance.passes
         policy.observe(Round(0, 0, 1, 0.0, plain * GENTLE[0], 0.0))
-        balances.append(policy.balance - before)
+        balances.append(policy.balance.passes - before)
     assert balances[0] == pytest.approx(RATE)
     assert balances[1] > 0.1
 
@@ -376,9 +370,9 @@ def test_what_a_shared_pass_cost_settles_nothing_of_rounds_alone() -> None:
     policy.observe(Round(0, 0, 1, 0.0, GENTLE[3] / 4, 0.0, others=3, beside=3))
     for _ in range(3):
         policy.observe(Round(1, 0, 1, 0.2, GENTLE[1], 0.0))
-    before = policy.balance
+    before = policy.balance.passes
     policy.observe(Round(0, 0, 1, 0.0, GENTLE[0], 0.0))
-    assert policy.balance - before == pytest.approx(RATE)
+    assert policy.balance.passes - before == pytest.approx(RATE)
 
 
 def test_corrections_are_taken_up_where_they_were_left() -> None:

@@ -13,13 +13,15 @@ from draftproof import theory
 from draftproof.core import Guess, Round
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.planner import Auto, CostCurve, Costs
+from draftproof.planner.balance import START
 from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.guide import Prices, RoundGuide
 from draftproof.planner.heads import HeadCost, best_head, share
-from draftproof.planner.length import START, AutoPolicy
+from draftproof.planner.length import AutoPolicy
 from draftproof.planner.outlook import Outlook, outlook
 from draftproof.planner.running import Experience
 from draftproof.ports import Guide
+from tests.fakes import take
 
 GENTLE = tuple(0.9 + 0.1 * n for n in range(1, 18))  # seconds by n, of a pass over n tokens
 STEEP = tuple(0.4 + 0.6 * n for n in range(1, 18))
@@ -52,15 +54,6 @@ def guide(
     )
 
 
-def taken(leads: Guide, confidence: float, limit: int = 16) -> int:
-    """How many tokens a model that is always so sure drafts."""
-    count = 0
-    while count < limit and leads.value("model") > 0:
-        leads.take("model", confidence)
-        count += 1
-    return count
-
-
 # --- the rule ---
 
 
@@ -80,7 +73,7 @@ def test_with_one_acceptance_rate_the_draft_has_the_best_length(
 
     best = theory.best_length(alpha, 16, one_pass, draft)
     rate = 1 / theory.seconds_per_token(alpha, best, one_pass, draft)
-    count = taken(guide(seconds, draft=draft, rate=rate, acceptance=alpha), alpha)
+    count = take(guide(seconds, draft=draft, rate=rate, acceptance=alpha), alpha)
     earned = 1 / theory.seconds_per_token(alpha, count, one_pass, draft)
     assert earned == pytest.approx(rate, rel=1e-9)
 
@@ -175,14 +168,14 @@ def test_steps_in_the_costs_are_looked_over() -> None:
     """A pass over five tokens costs more than one over four, and up to eight no more than that."""
     seconds = (1.0,) * 4 + (1.6,) * 4 + (9.0,)
     leads = guide(seconds, draft=0.0, rate=1.0, acceptance=0.9)
-    assert taken(leads, 0.9) == 7
+    assert take(leads, 0.9) == 7
     short = guide((*seconds[:5], 9.0), draft=0.0, rate=1.0, acceptance=0.5)
-    assert taken(short, 0.5) == 3
+    assert take(short, 0.5) == 3
 
 
 def test_what_may_be_lost_bounds_the_draft() -> None:
     leads = guide(STEEP, draft=0.0, acceptance=0.99, balance=1.3)
-    assert taken(leads, 0.99) == 2  # 0.6 plain passes each
+    assert take(leads, 0.99) == 2  # 0.6 plain passes each
     assert "lost" in leads.stopped
     assert guide(STEEP, balance=-0.1).value("suffix", 0.99) <= 0
 
@@ -194,7 +187,7 @@ def test_a_switched_off_drafter_drafts_only_its_probe() -> None:
     assert off.value("model") <= 0
     assert off.stopped == "speculation is switched off"
     probing = guide(most_paid=3, probe=3, acceptance=0.01)
-    assert taken(probing, 0.01) == 3
+    assert take(probing, 0.01) == 3
 
 
 def test_a_tree_goes_by_the_chance_of_its_path() -> None:

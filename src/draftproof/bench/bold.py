@@ -15,12 +15,12 @@ NODES = 8
 
 
 class BoldGuide(Unguided):
-    """Goes on up to `NODES` tokens, in a tree."""
+    """Goes on up to `NODES` tokens, in a tree where it may branch."""
 
     nodes = NODES
-    branching = several = True
 
-    def __init__(self) -> None:
+    def __init__(self, branching: bool) -> None:
+        self.branching = self.several = branching
         self._taken = 0
 
     def value(
@@ -66,9 +66,7 @@ class Bold:
 
     def guide(self, branching: bool, room: int, unread: float) -> BoldGuide:
         """A new one for each round."""
-        guide = BoldGuide()
-        guide.branching = guide.several = branching
-        return guide
+        return BoldGuide(branching)
 
     def observe(self, round: Round) -> None:
         """Nothing to learn."""

@@ -19,6 +19,7 @@ from draftproof.cli.options import (
 )
 from draftproof.cli.progress import load_with_progress
 from draftproof.cli.render import Asked, answer
+from draftproof.ports import Remembering
 
 
 @click.command()
@@ -35,10 +36,13 @@ def chat(
 
     Ctrl-C ends an answer early and keeps it. Lines may come from a pipe; with --json each answer
     is one JSON object on a line of its own. The page of --explain-page holds all answers so far.
+    The CPU engine reads only what is new of a conversation.
     """
     explaining = Explain(explain, explain_page)
     loading, options = split(given)
     speculator = load_with_progress(**loading)
+    if isinstance(speculator.target, Remembering):
+        speculator.remember()
     history = [{"role": "system", "content": system}] if system else []
     while (line := read_line()) is not None:
         if not line.strip():

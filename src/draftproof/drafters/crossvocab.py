@@ -126,6 +126,11 @@ class CrossProposer:
         """Seconds spent on scoring the prompt."""
         return self._cache.reading_seconds
 
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt, the target's, that are still to be read."""
+        return 0 if self._cache.tokens else len(self._before) - 1
+
     def draft(self, output: Sequence[int], limit: int, stream: Chooser) -> Draft:
         """Up to `limit` tokens; `output` extends the last one.
 
@@ -153,7 +158,7 @@ class CrossProposer:
 
     def reads(self, growth: Growth) -> int:
         """Of the target's tokens, how many the pass for the trunk's next one has to read."""
-        if self.reading_seconds == 0:
+        if self.unread:
             return 1
         return max(len(growth.context) - self._known, 1)
 

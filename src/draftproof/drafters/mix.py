@@ -98,6 +98,11 @@ class MixProposer:
         """What the model spent on reading the prompt."""
         return self._model.reading_seconds
 
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt that the model has still to read."""
+        return self._model.unread
+
     def draft(self, output: Sequence[int], limit: int, stream: Chooser) -> Draft:
         """Up to `limit` tokens: matches as far as they go, the model's elsewhere."""
         return self.follow(output, limit, stream, UNGUIDED)

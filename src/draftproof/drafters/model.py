@@ -18,7 +18,7 @@ from draftproof.drafters.growth import Growth
 from draftproof.drafters.head import Columns, Head
 from draftproof.drafters.unguided import UNGUIDED
 from draftproof.errors import BadLogits, InvalidSetting
-from draftproof.ports import Guide, Model, Standardise
+from draftproof.ports import Guide, Model, Standardise, session_over
 from draftproof.rng import Chooser, Stream
 
 _LEAVES = 2  # beside a token of the trunk, at most
@@ -128,7 +128,7 @@ class ModelProposer:
         self._drafter = drafter
         self._head = head
         self._standardise = standardise
-        self._session = drafter.model.open(prompt)
+        self._session = session_over(drafter.model, prompt)
         self._prefix = self._session.prefix
         self._scored: list[int] = []  # the cached tokens behind the prefix
         self._committed = 0  # output tokens when the last draft began
@@ -141,6 +141,11 @@ class ModelProposer:
     def length(self) -> int:
         """Tokens in the draft's cache, prefix included."""
         return self._session.length
+
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt that are still to be read, its last one apart."""
+        return max(len(self._prefix) - 1 - self._session.length, 0)
 
     def draft(self, output: Sequence[int], limit: int, stream: Chooser) -> Draft:
         """Score what is new, then draw up to `limit` tokens, one pass each.
@@ -291,13 +296,13 @@ class ModelProposer:
 
     def reads(self, growth: Growth) -> int:
         """Tokens that the pass for the trunk's next one reads, the prompt's reading apart."""
-        if self._session.length < len(self._prefix) - 1:
+        if self.unread:
             return 1
         return max(len(growth.context) - len(self._scored), 1)
 
     def _read(self, context: Sequence[int]) -> None:
         """Score, once, all of the prompt and of what follows it but the last token."""
-        if self._session.length < len(self._prefix) - 1:
+        if self.unread:
             started = perf_counter()
             missing = [self._drafter.readable(token) for token in context]
             *text, _ = *self._prefix[self._session.length :], *missing

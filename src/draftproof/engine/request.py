@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,9 @@ from draftproof.ports import (
     Model,
     Proposer,
     Reading,
+    Remembering,
     Tokenizer,
+    session_over,
 )
 from draftproof.rng import SEEDS, Chooser, Independent, Noise, Shared, Stream
 from draftproof.sampling import Sampling, Standardiser, check_vocabulary
@@ -114,12 +117,15 @@ class Running:
         self._policy: LengthPolicy = lengths.begin(request.prompt, reproducible)
         # What can do what is asked once: such a question takes as long as some tokens' search.
         self._guiding = self._policy if isinstance(self._policy, Guiding) else None
+        model = None if drafter is None else drafter.model
+        self._resumes = isinstance(model, Remembering) and model.remembers
         self._free = drafter is not None and (drafter.model is None or isinstance(drafter, Joining))
         self.guided: Guided | None = None
         self._reading: Reading | None = None
         self.target = target
         started = perf_counter()
-        self.session = target.open(request.prompt)
+        self.session = session_over(target, request.prompt)
+        self._to_read = len(self.unread)
         self._branching = isinstance(self.session, Branching)
         prefix = self.session.prefix
         self.standardiser = Standardiser(
@@ -194,19 +200,27 @@ class Running:
         return self._guiding.guide(
             branching=self._branching,
             room=self.request.limits.max_tokens - len(self.output),
-            unread=0.0 if self._draft_has_read() else self._unread_seconds(),
+            unread=self._unread_seconds(),
         )
 
     def _unread_seconds(self) -> float:
-        """Seconds that the target would take to read prompt and output."""
-        prompt = len(self.session.prefix)
-        return self.read_seconds * (prompt + len(self.output)) / prompt
+        """Seconds that the target would take to read what the draft has to before it can draft."""
+        unread = self._draft_unread()
+        if not unread:
+            return 0.0
+        if not self._to_read:  # the target had all of it cached: nobody knows what reading costs
+            return math.inf
+        return self.read_seconds * (unread + len(self.output)) / self._to_read
 
-    def _draft_has_read(self) -> bool:
-        """Whether no reading of the prompt is due before the next drafted token."""
+    def _draft_unread(self) -> int:
+        """Tokens of the prompt that a draft model has not read."""
+        if self._drafter is None or self._drafter.model is None:
+            return 0
+        if self._resumes:
+            self.proposer(1)  # its session knows how many are cached
         if self._proposer is None:
-            return self._drafter is None or self._drafter.model is None
-        return self._reading is None or self._reading.reading_seconds > 0
+            return len(self.session.prefix) - 1
+        return 0 if self._reading is None else self._reading.unread
 
     @property
     def draft_read_seconds(self) -> float:

@@ -12,8 +12,8 @@ from draftproof.core import Limits, Prompt, Rule, Token
 from draftproof.engine.decode import Generation, decode
 from draftproof.engine.request import Request, RuleChoice, Running, check_ends
 from draftproof.engine.round import read
-from draftproof.errors import InvalidSetting
-from draftproof.ports import Drafter, Lengths, Model, Tokenizer
+from draftproof.errors import InvalidSetting, UnsupportedModel
+from draftproof.ports import Drafter, Lengths, Model, Remembering, Tokenizer
 from draftproof.rng import Noise
 from draftproof.sampling import Sampling, Shaping
 
@@ -168,6 +168,36 @@ class Speculator:
     def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Stream:
         """The answer to a conversation of `{"role": ..., "content": ...}` messages, as it comes."""
         return self.stream(self._needs_tokenizer("a chat").chat(messages), **options)
+
+    def remember(self, sessions: int = 1) -> None:
+        """Keep what the latest requests' sessions have cached, so that a text is read once.
+
+        A request whose prompt begins as one of their texts did, such as the next turn of a
+        conversation, then reads only what is new, and so does a draft model. The output is the
+        same. Requests that are running at the same time each need a session of their own.
+
+        Args:
+            sessions: How many, of target and draft model each; 0 keeps none, as at first.
+
+        Raises:
+            InvalidSetting: It is negative.
+            UnsupportedModel: The target's sessions cannot be kept.
+        """
+        if sessions < 0:
+            raise InvalidSetting(
+                f"sessions is {sessions}",
+                why="so many caches are kept for later requests",
+                remedy="set it to 0 or more",
+            )
+        if not isinstance(self.target, Remembering):
+            raise UnsupportedModel(
+                f"{self.target.name} cannot keep what its sessions have cached",
+                why="another session could not go on from it with the same bits",
+                remedy="run the target on the CPU engine (--backend cpu), or read each prompt anew",
+            )
+        for model in (self.target, None if self.drafter is None else self.drafter.model):
+            if isinstance(model, Remembering):
+                model.remember(sessions)
 
     def start(self, prompt: UserPrompt, **options: Any) -> Running:
         """Read the prompt and make the request ready for its first round."""

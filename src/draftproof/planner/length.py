@@ -15,16 +15,8 @@ costs
     After `REFRESH` rounds with drafts one is plain, so that what plain decoding costs is known;
     and before speculation is switched off there is a plain round, too.
 balance
-    What speculation may still lose, in plain passes. It starts at `START`, and up to as much again
-    where earlier requests have gained that; but, once answers were counted, at most at `SHARE` of
-    the tokens that are to be expected, or at what a single token may lose. Every emitted token adds
-    `RATE`, a round with a draft also what its tokens would have cost plainly less what it did cost,
-    one without a draft takes the search for one, and `CAP` bounds it, so that old gains cannot pay
-    for long losses. What plain rounds cost is what the latest of them took: at the next one, what
-    rounds in between have lost is settled. A stall of the machine that stands alone counts in part.
-    A length whose worst case (nothing accepted) is more than the balance is not chosen. So
-    speculation can lose `START` plain passes, or twice as many of those that it has gained, and
-    `RATE` of plain time, and no more, as far as the costs are known; less in a short answer.
+    What speculation may still lose. A length whose worst case (nothing accepted) is more than that
+    is not chosen (`balance`).
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
@@ -40,26 +32,22 @@ something to learn from. A probe that would have to read waits until that, too, 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from draftproof import theory
 from draftproof.core import Prompt, Round
 from draftproof.errors import InvalidSetting
 from draftproof.planner.answers import Answers
+from draftproof.planner.balance import Balance
 from draftproof.planner.beliefs import Beliefs
 from draftproof.planner.costs import Costs
 from draftproof.planner.forks import Forks
 from draftproof.planner.guide import Prices, RoundGuide
 from draftproof.planner.outlook import Outlook
 from draftproof.planner.reading import ReadingTime
-from draftproof.planner.running import MOST_GAINED, Experience, RunningCosts
+from draftproof.planner.running import Experience, RunningCosts
 from draftproof.ports import Guide, LengthPolicy
 
-START = 2.0
-SHARE = 0.03
-RATE = 0.015
-CAP = MOST_GAINED
 PROBE_RATE = 0.01
 READ_RATE = 0.02
 MOST_PATIENCE = 4
@@ -72,7 +60,6 @@ _WORTH = 1.02  # a speed-up that counts as one, against switching to and fro
 _KEEP = 0.95  # what a round leaves of the older counts
 _TAUGHT = 1.5  # how many times an assumption's weight the rate of earlier requests has
 _PROBED = 3.0  # what a probe leaves of them, in tokens: old news, when a probe is due
-_STALL = 1.5  # a round that took longer than so many times its cost met a stall of the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +129,7 @@ class Auto:
 class AutoPolicy:
     """One request's running choice.
 
-    `acceptance` is the rate that it goes by, and `balance` what it may still lose, in plain passes.
+    `acceptance` is the rate that it goes by, and `balance` what it may still lose.
 
     Args:
         auto: The settings.
@@ -160,15 +147,12 @@ class AutoPolicy:
             weight *= _TAUGHT
         self._accepted = acceptance * weight
         self._rejected = (1 - acceptance) * weight
-        gained = 0.0 if experience is None else experience.gained
-        self.balance = START + min(max(gained, 0.0), START)
+        self.balance = Balance(0.0 if experience is None else experience.gained)
         self._unread = 0.0  # what `guide` was told last
-        self._unsettled = 0.0  # plain passes that drafts have taken since the last plain round
         self._rounds = 0
         self._plain = 0  # rounds since the last draft, while switched off
         self._drafting = 0  # rounds since the last one without a draft
         self._patience = 1
-        self._stalled = False  # whether the last round took far longer than it should
         self._tried = False  # whether anything was drafted yet
         self._reasons: list[str] = []
         self._on = True
@@ -210,8 +194,7 @@ class AutoPolicy:
         """
         costs = self._costs
         if not self._rounds and self._answers.known:
-            share = SHARE * self._answers.ahead(0, room)
-            self.balance = min(self.balance, max(share, costs.worst[1]))
+            self.balance.limit(self._answers.ahead(0, room), costs.worst[1])
         most = self._limit if self._on else self._length
         closed = "" if most else "speculation is switched off"
         self._unread = unread
@@ -226,7 +209,7 @@ class AutoPolicy:
             ahead = self._forks.ahead(self.acceptance, costs, self._limit, self._rounds)
         # Without the draft model time earns what plain decoding does, as far as that is known.
         rate = max(self._rate, ahead.rate) if most else 1 / costs.seconds[0]
-        prices = Prices(seconds, costs.draft_seconds, rate, self.balance, costs.reads)
+        prices = Prices(seconds, costs.draft_seconds, rate, self.balance.passes, costs.reads)
         self._guide = RoundGuide(
             prices,
             self._beliefs,
@@ -258,14 +241,12 @@ class AutoPolicy:
             priced = self._costs.seconds[round.drafted]
             spent = round.draft_seconds + round.verify_seconds + priced
         else:
-            spent = self._spent(round, units)
+            spent = self.balance.spent(round, self._costs.of(round.drafted, units))
             self._costs.observe(round, paid, units)
         # Plain decoding loses nothing, whatever it took, but the search for a draft.
         lost = spent if round.drafted else round.draft_seconds
         lost /= self._costs.plain_seconds
-        gained = round.emitted - lost if round.drafted else -lost
-        gained += self._settled(round, lost, plain)
-        self.balance = min(self.balance + round.emitted * RATE + gained, CAP)
+        gained = self.balance.observe(round, lost, self._costs.plain_seconds / plain)
         aided = self._reading.observe(lost if round.drafted else 1 + lost, round.emitted)
         if judged is None:
             self._plain += 1
@@ -322,31 +303,6 @@ class AutoPolicy:
         """The request is over: its answer's length is known, where it was not cut off."""
         self._reading.close(ended)
 
-    def _settled(self, round: Round, spent: float, before: float) -> float:
-        """What rounds with drafts are found to have lost too much or too little.
-
-        Their plain passes were those of the last plain round. With the next one the machine may
-        turn out to have been slower, or faster, in between.
-
-        Args:
-            round: The latest.
-            spent: What it took, in plain passes.
-            before: Seconds of a plain pass as they were believed before it.
-        """
-        if round.drafted and not round.others:
-            self._unsettled += spent
-            return 0.0
-        unsettled, self._unsettled = self._unsettled, 0.0
-        if round.others:
-            return 0.0
-        return unsettled * (1 - math.sqrt(before / self._costs.plain_seconds))
-
-    def _spent(self, round: Round, units: float) -> float:
-        """The round's seconds; a stall that stands alone counts as far as it may be a cost."""
-        most = _STALL * self._costs.of(round.drafted, units)
-        alone, self._stalled = not self._stalled, round.seconds > most
-        return most if self._stalled and alone else round.seconds
-
     def _learn(self, accepted: float, rejected: float) -> None:
         keep = _KEEP
         if not self._on:
@@ -389,7 +345,7 @@ class AutoPolicy:
     def _affordable(self) -> int:
         """The longest length whose worst case the balance covers."""
         lengths = range(self._limit, 0, -1)
-        return next((n for n in lengths if self._costs.worst[n] <= self.balance), 0)
+        return next((n for n in lengths if self._costs.worst[n] <= self.balance.passes), 0)
 
     def _probe(self) -> int:
         """The length of a probe if one is due and affordable, else 0."""
@@ -408,7 +364,7 @@ class AutoPolicy:
         if self._best(HOPE, self._limit) == 0:
             why = f"even good drafts do not pay where {price}"
         elif self._best(self.acceptance, self._limit) > 0:
-            why = f"it is {START - self.balance:.1f} plain passes behind plain decoding"
+            why = f"it is {self.balance.lost:.1f} plain passes behind plain decoding"
         else:
             why = f"acceptance {self.acceptance:.2f} does not pay where {price}"
         self._reasons.append(f"speculation switched off {self._when()}: {why}")

@@ -12,6 +12,7 @@ import numpy as np
 from draftproof.backends.checks import require_pass, require_token_prompt
 from draftproof.backends.cpu import processors
 from draftproof.backends.cpu.native import require_native
+from draftproof.backends.cpu.remembered import Remembered
 from draftproof.core import Int64, Logits, Prompt
 from draftproof.errors import OutOfMemory
 from draftproof.ports import Pass, Threads
@@ -53,6 +54,7 @@ class CpuModel:
         self.eos = eos
         self.coarse = coarse
         self._columns: Any = None  # of the logits; all of them
+        self.remembered = Remembered()
 
     @property
     def weight_bytes(self) -> int:
@@ -84,6 +86,27 @@ class CpuModel:
             InvalidInput: It is not token ids.
         """
         return CpuSession(self, require_token_prompt(self.name, prompt, self.context_length))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether caches of closed sessions are kept."""
+        return self.remembered.most > 0
+
+    def remember(self, sessions: int) -> None:
+        """Keep the caches of the latest so many closed sessions: none at first.
+
+        They count towards the limit of key and value memory, and are freed where it is reached.
+        """
+        self.remembered.remember(sessions)
+
+    def resume(self, prompt: Prompt) -> CpuSession:
+        """A session over `prompt` that has cached what a remembered one shares with its beginning.
+
+        All but its last token may be. Raises what `open` does.
+        """
+        session = self.open(prompt)
+        session.take_over()
+        return session
 
     def narrow(self, ids: Sequence[int]) -> tuple[CpuModel, Int64[np.ndarray, "rows"]]:
         """The same engine, of whose head only what `ids` need is multiplied.
@@ -186,11 +209,15 @@ class CpuModel:
             keep[end - part.keep : end] = True
         sequences = [session.sequence for session in sessions]
         with self._allocating(total):
-            logits = self.engine.score(
-                sequences, owners, tokens, parents, keep, trees, self._columns
-            )
-        for session, depth in zip(sessions, depths, strict=True):
-            session.opened(depth)
+            made = sequences, owners, tokens, parents, keep, trees, self._columns
+            try:
+                logits = self.engine.score(*made)
+            except MemoryError:
+                if not self.remembered.clear():
+                    raise
+                logits = self.engine.score(*made)
+        for session, part, depth in zip(sessions, passes, depths, strict=True):
+            session.appended(part.tokens, depth)
         return np.split(logits, np.cumsum([part.keep for part in passes])[:-1])
 
     @contextmanager
@@ -222,7 +249,9 @@ class CpuSession:
         self._model = model
         self._prefix = prefix
         self._sequence: Any = model.engine.open()
-        self._depths: list[int] = []  # of the open tree's nodes, 1 for those behind the chain
+        self._tokens: list[int] = []  # what is cached
+        self._nodes: list[int] = []  # the open tree's tokens
+        self._depths: list[int] = []  # of these, 1 for those behind the chain
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -287,7 +316,8 @@ class CpuSession:
             ValueError: A node does not follow the one before it; the tree then stays open.
         """
         self.sequence.keep(list(path))
-        self._depths = []
+        self._tokens += [self._nodes[node] for node in path]
+        self._nodes, self._depths = [], []
 
     def check(self, tokens: Sequence[int], keep: int, parents: Sequence[int] = ()) -> list[int]:
         """Refuse a pass that cannot be made; see `score`.
@@ -309,17 +339,31 @@ class CpuSession:
         )
         return depths
 
-    def opened(self, depths: list[int]) -> None:
-        """Take note of what `check` returned, once its pass has been made."""
+    def appended(self, tokens: Sequence[int], depths: list[int]) -> None:
+        """Take note of a pass's tokens and of what `check` returned, once it has been made."""
+        (self._nodes if depths else self._tokens).extend(tokens)
         self._depths = depths
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens, and an open tree, in constant time."""
         self.sequence.rewind(length)
-        self._depths = []
+        del self._tokens[length:]
+        self._nodes, self._depths = [], []
+
+    def take_over(self) -> None:
+        """Begin with what a remembered session shares with the prompt's beginning; see `resume`."""
+        *text, _ = self._prefix
+        found = self._model.remembered.take(self._model.engine, text)
+        if found is not None:
+            length, self._sequence = found
+            self._sequence.rewind(length)
+            self._tokens = text[:length]
 
     def close(self) -> None:
-        """Free the cache."""
+        """Free the cache, or leave it to the model to remember."""
+        if self._sequence is not None and self._model.remembers:
+            self.rewind(min(len(self._tokens), self.length))  # it may have been interrupted
+            self._model.remembered.put(self._model.engine, self._tokens, self._sequence)
         self._sequence = None
 
     def _grown(self, parents: Sequence[int]) -> list[int]:
