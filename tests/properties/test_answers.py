@@ -14,7 +14,7 @@ from draftproof.drafters.head import Head
 from draftproof.engine import Request, Running, decode
 from draftproof.planner import Auto, CostCurve, Costs
 from draftproof.planner.answers import Answers
-from draftproof.planner.balance import RATE
+from draftproof.planner.balance import RATE, Balance
 from draftproof.planner.length import AutoPolicy
 from draftproof.planner.running import Corrections, Experience, RunningCosts
 from draftproof.rng import Independent, Noise
@@ -155,6 +155,55 @@ def test_a_short_answer_may_lose_less() -> None:
             policy.observe(Round(count, 0, 1, *seconds, 0.0, guesses=guesses))
             drafted[-1] += count
     assert drafted == [2, 6]
+
+
+def share_switched_off(rate: float, requests: int = 200, tokens: int = 20) -> float:
+    """Of answers of so many tokens, drafts being right so often, how many end without drafts.
+
+    How sure the draft is of a token varies, and it is right as often as it says.
+    """
+    curve = CostCurve(tuple(range(1, 18)), tuple(0.85 + 0.15 * n for n in range(1, 18)))
+    costs = Costs(curve, (0.25,))
+    rng, known, off = np.random.default_rng(0), Experience(0.7, 8.0), 0
+    for _ in range(requests):
+        policy, written = AutoPolicy(Auto(costs), known), 0
+        while written < tokens:
+            leads, chances = policy.guide(False, 256, 0.0), list[float]()
+            while leads.value("model") > 0:
+                chances.append(float(rng.beta(3 * rate, 3 * (1 - rate))))
+                leads.take("model", chances[-1])
+            count = len(chances)
+            kept = int(np.argmin([*(rng.random(count) < chances), False]))
+            guesses = tuple(
+                Guess(0, i - 1, "model", chance, 0.5 if i <= kept else None, i < kept)
+                for i, chance in enumerate(chances)
+            )
+            seconds = costs.draft_seconds * count, costs.curve(count + 1)
+            policy.observe(Round(count, kept, kept + 1, *seconds, 0.0, guesses=guesses))
+            written += kept + 1
+        policy.close(ended=True)
+        off += "off" in "".join(policy.reasons[-1:])
+    return off / requests
+
+
+def test_one_bad_draft_does_not_end_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of short answers that drafting pays for few are given up, and where drafts fail every one.
+
+    The control may lose its whole balance by one draft and none of what others gained, and gives up
+    several times as many. Figures are of fixed seeds.
+    """
+    given_up = share_switched_off(0.75)
+    assert given_up <= 0.05
+    assert share_switched_off(0.1, requests=50) > 0.95
+    limit = Balance.limit
+    monkeypatch.setattr(Balance, "risk", lambda balance, worst: balance.passes)
+
+    def strict(balance: Balance, tokens: float, worst: float) -> None:
+        balance._gained = 0.0
+        limit(balance, tokens, worst)
+
+    monkeypatch.setattr(Balance, "limit", strict)
+    assert share_switched_off(0.75) > 3 * given_up
 
 
 def test_what_is_read_already_costs_nothing_again() -> None:

@@ -1,16 +1,20 @@
 """What one request's drafts may still lose, so that speculation is never wrong for long.
 
 In plain passes. It starts at `START`, and up to as much again where earlier requests have gained
-that; but, once answers were counted, at most at `SHARE` of the tokens that are to be expected, or
-at what a single token may lose. Every emitted token adds `RATE`, a round with a draft also what its
-tokens would have cost plainly less what it did cost, one without a draft takes the search for one,
-and `CAP` bounds it, so that old gains cannot pay for long losses.
+that; but, once answers were counted, at most at `SHARE` of the tokens that are to be expected, up
+to half as much again where that was gained, or at what a single token may lose. Every emitted token
+adds `RATE`, a round with a draft also what its tokens would have cost plainly less what it did
+cost, one without a draft takes the search for one, and `CAP` bounds it, so that old gains cannot
+pay for long losses.
 
 What plain rounds cost is what the latest of them took: at the next one, what rounds in between have
-lost is settled. A stall of the machine that stands alone counts in part. A draft whose worst case
-(nothing accepted) is more than the balance is not made. So speculation can lose `START` plain
-passes, or twice as many of those that it has gained, and `RATE` of plain time, and no more, as far
-as the costs are known; less in a short answer.
+lost is settled. A stall of the machine that stands alone counts in part.
+
+A draft whose worst case (nothing accepted) is more than half the balance is not made, unless it is
+the shortest that pays at all: so one bad draft does not end what pays on the whole. And none is
+made whose worst case is more than the balance: so speculation can lose `START` plain passes, or
+twice as many of those that it has gained, and `RATE` of plain time, and no more, as far as the
+costs are known; less in a short answer.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ class Balance:
     """
 
     def __init__(self, gained: float) -> None:
-        self.passes = START + min(max(gained, 0.0), START)
+        self._gained = max(gained, 0.0)
+        self.passes = START + min(self._gained, START)
         self._unsettled = 0.0  # plain passes that drafts have taken since the last plain round
         self._stalled = False  # whether the last round took far longer than it should
 
@@ -52,7 +57,16 @@ class Balance:
             tokens: That are to be expected of it.
             worst: What a single drafted token may lose.
         """
-        self.passes = min(self.passes, max(SHARE * tokens, worst))
+        share = SHARE * tokens
+        self.passes = min(self.passes, max(share + min(self._gained, share / 2), worst))
+
+    def risk(self, worst: float) -> float:
+        """Most plain passes that the next draft may lose.
+
+        Args:
+            worst: What the shortest one that pays may lose.
+        """
+        return max(self.passes / 2, min(self.passes, worst))
 
     def spent(self, round: Round, due: float) -> float:
         """The round's seconds; a stall that stands alone counts as far as it may be a cost.

@@ -15,8 +15,8 @@ costs
     After `REFRESH` rounds with drafts one is plain, so that what plain decoding costs is known;
     and before speculation is switched off there is a plain round, too.
 balance
-    What speculation may still lose. A length whose worst case (nothing accepted) is more than that
-    is not chosen (`balance`).
+    What speculation may still lose. A length whose worst case (nothing accepted) is more than half
+    of that is not chosen, nor one of more than that where no shorter one would pay (`balance`).
 
 Switched off, it drafts once more (probes) after enough plain rounds that a failed probe costs at
 most `PROBE_RATE` of them; the wait doubles with each failure, up to `MOST_PATIENCE` times. The
@@ -209,7 +209,8 @@ class AutoPolicy:
             ahead = self._forks.ahead(self.acceptance, costs, self._limit, self._rounds)
         # Without the draft model time earns what plain decoding does, as far as that is known.
         rate = max(self._rate, ahead.rate) if most else 1 / costs.seconds[0]
-        prices = Prices(seconds, costs.draft_seconds, rate, self.balance.passes, costs.reads)
+        risk = self._risk(HOPE if probing else self.acceptance)
+        prices = Prices(seconds, costs.draft_seconds, rate, risk, costs.reads)
         self._guide = RoundGuide(
             prices,
             self._beliefs,
@@ -314,11 +315,11 @@ class AutoPolicy:
         """Set the next length, switching off and on where that follows."""
         self._rate = self._earns(self.acceptance)
         if self._on:
-            self._length = self._best(self.acceptance, self._affordable())
+            self._length = self._best(self.acceptance, self._affordable(self.acceptance))
             if self._length == 0 and not self._drafting:
                 self._switch_off()
         elif drafted:  # a probe came back
-            self._length = self._best(self.acceptance, self._affordable())
+            self._length = self._best(self.acceptance, self._affordable(self.acceptance))
             if self._length > 0:
                 self._switch_on()
             else:
@@ -331,8 +332,12 @@ class AutoPolicy:
         """The best length up to `limit`; 0 where none is worth it."""
         seconds, draft_seconds = self._costs.seconds, self._costs.draft_seconds
         best = theory.best_length(acceptance, limit, lambda n: seconds[n - 1], draft_seconds)
-        gain = theory.speedup(acceptance, best, lambda n: seconds[n - 1], draft_seconds)
-        return best if gain >= _WORTH else 0
+        return best if self._gain(acceptance, best) >= _WORTH else 0
+
+    def _gain(self, acceptance: float, length: int) -> float:
+        """The speed-up at a length."""
+        seconds, draft_seconds = self._costs.seconds, self._costs.draft_seconds
+        return theory.speedup(acceptance, length, lambda n: seconds[n - 1], draft_seconds)
 
     def _earns(self, acceptance: float) -> float:
         """Tokens per second at the best length that there is, affordable now or not."""
@@ -342,14 +347,20 @@ class AutoPolicy:
             acceptance, best, lambda n: costs.seconds[n - 1], costs.draft_seconds
         )
 
-    def _affordable(self) -> int:
-        """The longest length whose worst case the balance covers."""
-        lengths = range(self._limit, 0, -1)
-        return next((n for n in lengths if self._costs.worst[n] <= self.balance.passes), 0)
+    def _affordable(self, acceptance: float) -> int:
+        """The longest length whose worst case may be risked."""
+        worst, risk = self._costs.worst, self._risk(acceptance)
+        return next((n for n in range(self._limit, 0, -1) if worst[n] <= risk), 0)
+
+    def _risk(self, acceptance: float) -> float:
+        """Most plain passes that the next draft may lose."""
+        lengths = range(1, self._limit + 1)
+        pays = next((n for n in lengths if self._gain(acceptance, n) >= _WORTH), 1)
+        return self.balance.risk(self._costs.worst[pays])
 
     def _probe(self) -> int:
         """The length of a probe if one is due and affordable, else 0."""
-        length = self._best(HOPE, self._affordable())
+        length = self._best(HOPE, self._affordable(HOPE))
         wait = self._costs.worst[length] / PROBE_RATE * self._patience
         return length if self._plain >= wait or not self._tried else 0
 
