@@ -152,15 +152,24 @@ def best_length(
 
     Zero is plain decoding, and the shortest wins a tie. A survival shorter than `limit` bounds it.
     """
-    best = 0
-    best_rate: Real = 0
+    found = rates(alpha, limit, pass_seconds, draft_seconds)
+    return found.index(max(found))
+
+
+def rates(
+    alpha: Acceptance, limit: int, pass_seconds: PassSeconds, draft_seconds: Real
+) -> list[Real]:
+    """Expected tokens per second at every draft length from 0 to `limit`, by theorem 3.8.
+
+    The arguments are those of `seconds_per_token`, whose inverses these are. A survival shorter
+    than `limit` bounds it.
+    """
+    found: list[Real] = []
     tokens: Real = 0
     for gamma, kept in zip(range(limit + 1), chain((1,), _survival(alpha)), strict=False):
         tokens += kept
-        rate = tokens / (pass_seconds(gamma + 1) + gamma * draft_seconds)
-        if rate > best_rate:
-            best, best_rate = gamma, rate
-    return best
+        found.append(tokens / (pass_seconds(gamma + 1) + gamma * draft_seconds))
+    return found
 
 
 def one_shot_acceptance(p: Law, q: Law) -> Real:

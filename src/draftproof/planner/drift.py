@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 _NOISE = 0.1  # of a pass: the standard deviation of its logarithm
 _WANDERS = 0.05  # how far the machine's speed goes in a round, likewise
 _STAYS = 0.01  # and the costs of drafts
@@ -21,10 +19,14 @@ _STAYS = 0.01  # and the costs of drafts
 # have told of them.
 _FIRST = (0.15, 0.15, 0.15)
 _TAUGHT = (0.15, 0.1, 0.07)
+_ALL = range(3)
 
 
 class Drift:
     """Logarithms of how far off what was measured is: of all passes, of more rows, of a draft.
+
+    `means` are what is believed of them. Three numbers are too few for arrays to be worth their
+    calls, which come with every round.
 
     Args:
         means: As they are believed to be.
@@ -32,18 +34,15 @@ class Drift:
     """
 
     def __init__(self, means: Sequence[float], taught: bool) -> None:
-        self._means = np.array(means, dtype=np.float64)
-        self._covariance = np.diag(np.square(_TAUGHT if taught else _FIRST))
-
-    @property
-    def means(self) -> tuple[float, float, float]:
-        """What is believed: of all passes, of what more rows cost, of a draft's pass."""
-        everything, more, draft = self._means.tolist()
-        return everything, more, draft
+        everything, more, draft = means
+        self.means = everything, more, draft
+        spread = [deviation**2 for deviation in (_TAUGHT if taught else _FIRST)]
+        self._covariance = [[spread[i] if i == j else 0.0 for j in _ALL] for i in _ALL]
 
     def wander(self) -> None:
         """A round has passed."""
-        self._covariance += np.diag(np.square((_WANDERS, _STAYS, _STAYS)))
+        for i, deviation in enumerate((_WANDERS, _STAYS, _STAYS)):
+            self._covariance[i][i] += deviation**2
 
     def learn(self, surprise: float, *, more: float = 0.0, draft: float = 0.0) -> None:
         """Take in a pass.
@@ -53,8 +52,15 @@ class Drift:
             more: How much of its time's logarithm a change of what more rows cost makes.
             draft: The same of a draft's cost: 1 for its passes.
         """
-        depends = np.array((1.0, more, draft))
-        shared = self._covariance @ depends
-        gain = shared / (depends @ shared + _NOISE**2)
-        self._means += gain * surprise
-        self._covariance -= np.outer(gain, shared)
+        shared = [row[0] + row[1] * more + row[2] * draft for row in self._covariance]
+        noise = shared[0] + more * shared[1] + draft * shared[2] + _NOISE**2
+        gain = [part / noise for part in shared]
+        everything, rows, drafts = self.means
+        self.means = (
+            everything + gain[0] * surprise,
+            rows + gain[1] * surprise,
+            drafts + gain[2] * surprise,
+        )
+        self._covariance = [
+            [self._covariance[i][j] - gain[i] * shared[j] for j in _ALL] for i in _ALL
+        ]

@@ -155,6 +155,7 @@ class AutoPolicy:
         self._patience = 1
         self._tried = False  # whether anything was drafted yet
         self._reasons: list[str] = []
+        self._known_rates: dict[float, list[float]] = {}  # by acceptance
         self._on = True
         self._length = 0
         self._beliefs = Beliefs(None if experience is None else experience.beliefs)
@@ -227,6 +228,7 @@ class AutoPolicy:
     def observe(self, round: Round) -> None:
         """Learn costs, balance and acceptance, and choose the next length."""
         self._rounds += 1
+        self._known_rates.clear()
         self._drafting = self._drafting + 1 if round.drafted else 0
         if round.read_seconds and self._unread:
             self._costs.observe_reading(round.read_seconds, self._unread)
@@ -328,24 +330,24 @@ class AutoPolicy:
         else:
             self._length = self._probe()
 
+    def _rates(self, acceptance: float) -> list[float]:
+        """Tokens per second at each length, worked out once for what is known now."""
+        rates = self._known_rates.get(acceptance)
+        if rates is None:
+            seconds, draft_seconds = self._costs.seconds, self._costs.draft_seconds
+            rates = theory.rates(acceptance, self._limit, lambda n: seconds[n - 1], draft_seconds)
+            self._known_rates[acceptance] = rates
+        return rates
+
     def _best(self, acceptance: float, limit: int) -> int:
         """The best length up to `limit`; 0 where none is worth it."""
-        seconds, draft_seconds = self._costs.seconds, self._costs.draft_seconds
-        best = theory.best_length(acceptance, limit, lambda n: seconds[n - 1], draft_seconds)
-        return best if self._gain(acceptance, best) >= _WORTH else 0
-
-    def _gain(self, acceptance: float, length: int) -> float:
-        """The speed-up at a length."""
-        seconds, draft_seconds = self._costs.seconds, self._costs.draft_seconds
-        return theory.speedup(acceptance, length, lambda n: seconds[n - 1], draft_seconds)
+        rates = self._rates(acceptance)
+        best = max(rates[: limit + 1])
+        return rates.index(best) if best >= _WORTH * rates[0] else 0
 
     def _earns(self, acceptance: float) -> float:
         """Tokens per second at the best length that there is, affordable now or not."""
-        costs = self._costs
-        best = self._best(acceptance, self._limit)
-        return 1 / theory.seconds_per_token(
-            acceptance, best, lambda n: costs.seconds[n - 1], costs.draft_seconds
-        )
+        return self._rates(acceptance)[self._best(acceptance, self._limit)]
 
     def _affordable(self, acceptance: float) -> int:
         """The longest length whose worst case may be risked."""
@@ -354,8 +356,8 @@ class AutoPolicy:
 
     def _risk(self, acceptance: float) -> float:
         """Most plain passes that the next draft may lose."""
-        lengths = range(1, self._limit + 1)
-        pays = next((n for n in lengths if self._gain(acceptance, n) >= _WORTH), 1)
+        plain, *drafting = self._rates(acceptance)
+        pays = next((n for n, rate in enumerate(drafting, 1) if rate >= _WORTH * plain), 1)
         return self.balance.risk(self._costs.worst[pays])
 
     def _probe(self) -> int:

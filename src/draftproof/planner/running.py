@@ -143,13 +143,14 @@ class RunningCosts:
         What is shared is what passes cost above a plain one, as far as this one does: a long draft
         that was dear says little of a short one, and a short one nothing of a long one.
         """
-        expected = self._alone(drafted)
+        alone = self._alone()
+        expected = alone[drafted]
         surprise = _surprise(seconds, expected)
         if drafted == 0:
             self._plain += _PLAIN_STEP * _surprise(seconds, self.plain_seconds)
             self._drift.learn(surprise)
             return
-        self._drift.learn(surprise, more=max(1 - self._alone(0) / expected, 0.0))
+        self._drift.learn(surprise, more=max(1 - alone[0] / expected, 0.0))
         self._own[drafted] += _STEP * surprise
 
     def reading(self, unread: float) -> float:
@@ -177,29 +178,34 @@ class RunningCosts:
         everything, _, draft = self._drift.means
         return self._measured_draft * math.exp(everything + draft)
 
-    def _alone(self, drafted: int) -> float:
-        everything, more, _ = self._drift.means
+    def _alone(self) -> list[float]:
+        everything, more = map(math.exp, self._drift.means[:2])
         plain = self._measured[0]
-        seconds = plain + (self._measured[drafted] - plain) * math.exp(more)
-        return seconds * math.exp(everything + self._own[drafted])
+        return [
+            (plain + (seconds - plain) * more) * everything * math.exp(own)
+            for seconds, own in zip(self._measured, self._own, strict=True)
+        ]
 
-    def _shared(self, drafted: int) -> float:
+    def _shared(self) -> list[float]:
         requests, tokens = self._others + 1, self._beside + 1
-        plain = self._curve(requests) / requests
-        more = self._curve(tokens + drafted) - self._curve(tokens)
-        return (plain + more) * math.exp(self._drift.means[0])
+        plain, beside = self._curve(requests) / requests, self._curve(tokens)
+        everything = math.exp(self._drift.means[0])
+        return [
+            (plain + self._curve(tokens + drafted) - beside) * everything
+            for drafted in range(self._limit + 1)
+        ]
 
     def _refresh(self) -> None:
         self.pass_seconds = self._draft_pass()
         tokens, passes = self._caught_up
         self.draft_seconds = self.pass_seconds * (_LEVEL + passes) / (_LEVEL + tokens)
-        price = self._shared if self._others else self._alone
-        self.seconds = [price(drafted) for drafted in range(self._limit + 1)]
+        self.seconds = self._shared() if self._others else self._alone()
         alone = self._measured[0] * math.exp(self._plain)
         self.plain_seconds = self.seconds[0] if self._others else alone
-        drafts = [drafted * self.draft_seconds for drafted in range(self._limit + 1)]
-        rounds = [sum(parts) / self.seconds[0] for parts in zip(drafts, self.seconds, strict=True)]
-        self.worst = [max(passes - 1, 0.0) for passes in rounds]
+        self.worst = [
+            max((drafted * self.draft_seconds + seconds) / self.seconds[0] - 1, 0.0)
+            for drafted, seconds in enumerate(self.seconds)
+        ]
 
 
 class Experience:
