@@ -112,10 +112,15 @@ def main() -> None:
         for mode in runs:
             if mode != first:
                 gain = compare(runs[first], runs[mode], "decode")
+                whole = compare(runs[first], runs[mode], "total")
                 gains[name]["over"][mode] = {
                     "gain": gain.value, "low": gain.low, "high": gain.high,
+                    "total_gain": whole.value, "total_low": whole.low, "total_high": whole.high,
                 }  # fmt: skip
-                print(f"{first} over {mode}: {gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f})")
+                print(
+                    f"{first} over {mode}: {gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}), "
+                    f"whole calls {whole.value:.2f}"
+                )
     result = {
         "target": given.target,
         "draft": given.draft,

@@ -3,9 +3,9 @@
 `costs` says what passes cost; `timing` measures that, as do `heads` and `threads`; `kept` and
 `profile` keep what was measured; `running` and `drift` follow what passes really take; `length`
 decides while a request runs, `reading` when a draft model reads, `guide` while a draft grows, and
-`balance` says what drafts may still lose;
-`shape` says which tree is worth drafting and `forks` what a request learned of trees; `predict`
-tells beforehand, from rounds that were played and rounds that `replay` makes of them.
+`balance` says what drafts may still lose; `shape` says which tree is worth drafting and `forks`
+what a request learned of trees; `predict` tells beforehand, from rounds that were played and
+rounds that `replay` makes of them.
 Each stands on `theory`, and none knows a runtime.
 """
 

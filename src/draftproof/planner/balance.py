@@ -33,7 +33,7 @@ _STALL = 1.5  # a round that took longer than so many times its cost met a stall
 
 
 class Balance:
-    """One request's.
+    """One request's: `passes` is what is left, and `lost` how far it is behind plain decoding.
 
     Args:
         gained: By earlier requests, in plain passes.
@@ -42,13 +42,9 @@ class Balance:
     def __init__(self, gained: float) -> None:
         self._gained = max(gained, 0.0)
         self.passes = START + min(self._gained, START)
+        self.lost = 0.0
         self._unsettled = 0.0  # plain passes that drafts have taken since the last plain round
         self._stalled = False  # whether the last round took far longer than it should
-
-    @property
-    def lost(self) -> float:
-        """How far the request is behind plain decoding, in plain passes."""
-        return START - self.passes
 
     def limit(self, tokens: float, worst: float) -> None:
         """Before the first round: risk no more than an answer is worth.
@@ -93,6 +89,7 @@ class Balance:
         """
         gained = round.emitted - lost if round.drafted else -lost
         gained += self._settled(round, lost, slower)
+        self.lost -= gained
         self.passes = min(self.passes + round.emitted * RATE + gained, CAP)
         return gained
 

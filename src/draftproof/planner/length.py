@@ -377,7 +377,8 @@ class AutoPolicy:
         if self._best(HOPE, self._limit) == 0:
             why = f"even good drafts do not pay where {price}"
         elif self._best(self.acceptance, self._limit) > 0:
-            why = f"it is {self.balance.lost:.1f} plain passes behind plain decoding"
+            lost, left = self.balance.lost, max(self.balance.passes, 0.0)
+            why = f"it is {lost:.1f} plain passes behind plain decoding, may lose {left:.1f} more"
         else:
             why = f"acceptance {self.acceptance:.2f} does not pay where {price}"
         self._reasons.append(f"speculation switched off {self._when()}: {why}")
