@@ -276,6 +276,38 @@ def test_chat_prints_answers_and_accounts(
     assert " ".join(err.split()).count("12 tokens ·") == 2
 
 
+def test_chat_on_the_cpu_engine_reads_what_is_new(
+    outcome: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second turn the first one is not read again; the answers are as without that."""
+    pytest.importorskip("draftproof._native", reason="the CPU engine was not built")
+    from draftproof.backends.cpu.model import CpuModel
+
+    asked = ["--target", folder, "--backend", "cpu", "--drafter", "none", "--json"]
+    lines, read = ["who sold owls and why", "and who paid"], list[int]()
+    real = CpuModel.score_together
+
+    def score(model: CpuModel, passes: Any) -> Any:
+        read.extend(len(part.tokens) for part in passes if not part.keep)
+        return real(model, passes)
+
+    monkeypatch.setattr(CpuModel, "score_together", score)
+    told = []
+    for remembers in (True, False):
+        if not remembers:
+            monkeypatch.setattr(Speculator, "remember", lambda *given: None)
+        talk(monkeypatch, *lines)
+        status, out, _ = outcome("chat", *asked, *flags(CHAT_OPTIONS))
+        assert status == 0
+        told.append([json.loads(line) for line in out.splitlines()])
+    answers, anew = told
+    assert [a["token_ids"] for a in answers] == [a["token_ids"] for a in anew]
+    prompts = [answer["prompt_tokens"] for answer in anew]
+    assert read[-2:] == [prompts[0] - 1, prompts[1] - 1]
+    assert read[-4] == prompts[0] - 1
+    assert read[-3] < prompts[1] - prompts[0] + 2  # the first answer was scored when it was written
+
+
 def test_chat_goes_on_after_ctrl_c(
     run: Any, api: Speculator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
