@@ -48,11 +48,15 @@ def spec(data: Path, each: int) -> list[dict[str, str]]:
     return chosen
 
 
+def spread(lines: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """So many of the lines, at even distances."""
+    return [lines[i * len(lines) // count] for i in range(count)]
+
+
 def tasks(data: Path, each: int) -> list[dict[str, str]]:
     with gzip.open(data / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
         lines = list(map(json.loads, file))
-    picks = [lines[i * len(lines) // each] for i in range(each)]
-    return [{"id": line["task_id"], "prompt": line["prompt"]} for line in picks]
+    return [{"id": line["task_id"], "prompt": line["prompt"]} for line in spread(lines, each)]
 
 
 def copying(data: Path, each: int) -> list[dict[str, str]]:

@@ -10,15 +10,14 @@ time is all of it, reading included; the modes run in turn, conversation by conv
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from choose import OTHERS, spec_bench
-from pair_arguments import pair_parser
+from choose import OTHERS, spec_bench, spread
+from pair_arguments import pair_parser, publish
 
-from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.provenance import check_output
 from draftproof.bench.speed import Mode, Run, compare, measure
 from draftproof.engine import Speculator
 from draftproof.load import compose, load
@@ -54,8 +53,7 @@ def main() -> None:
     given = parser.parse_args()
     check_output(given.output)
     lines = [line for line in spec_bench(given.data)[OTHERS] if len(line["turns"]) > 1]
-    count = given.limit or len(lines)
-    chosen = [lines[i * len(lines) // count] for i in range(count)]
+    chosen = spread(lines, given.limit or len(lines))
     auto = load(given.target, draft=given.draft)
     plain = compose(auto.target, auto.tokenizer, None, 0)
     modes = [
@@ -63,7 +61,7 @@ def main() -> None:
         for name, speculator in (("plain", plain), ("auto", auto))
         for how in (ANEW, KEPT)
     ]
-    runs = measure(modes, [(i,) for i in range(count)], given.max_tokens)
+    runs = measure(modes, [(i,) for i in range(len(chosen))], given.max_tokens)
     base = runs[modes[0].name]
     told = {}
     for name, made in runs.items():
@@ -77,18 +75,8 @@ def main() -> None:
             "identical": all(a.ids == b.ids for a, b in zip(made, base, strict=True)),
         }
         print(f"{name}: {gain.value:.2f} of {modes[0].name}'s speed")
-    result = {
-        "target": given.target,
-        "draft": given.draft,
-        "conversations": [line["question_id"] for line in chosen],
-        "max_tokens": given.max_tokens,
-        "modes": told,
-        "provenance": provenance(
-            {"target": given.target, "draft": given.draft}, {"target": auto.target}
-        ),
-    }
-    write_result("conversation", result, given.output)
-    print(json.dumps(result))
+    held = {"conversations": [line["question_id"] for line in chosen], "modes": told}
+    publish("conversation", given, held, target=auto.target)
 
 
 if __name__ == "__main__":

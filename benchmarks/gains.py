@@ -10,13 +10,12 @@ speed-up of the first over each other with a 95 % interval (bootstrap over promp
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from pair_arguments import pair_parser
+from pair_arguments import pair_parser, publish
 
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.provenance import check_output
 from draftproof.bench.speed import Mode, compare, counts, measure, speculator_mode
 from draftproof.core import Prompt
 from draftproof.engine import Speculator
@@ -121,19 +120,8 @@ def main() -> None:
                     f"{first} over {mode}: {gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}), "
                     f"whole calls {whole.value:.2f}"
                 )
-    result = {
-        "target": given.target,
-        "draft": given.draft,
-        "prompts": [prompt.name for prompt in prompts],
-        "max_tokens": given.max_tokens,
-        "gains": gains,
-        "provenance": provenance(
-            {"target": given.target, "draft": given.draft},
-            {"target": parts.target, "draft": parts.draft.model},
-        ),
-    }
-    write_result("gains", result, given.output)
-    print(json.dumps(result))
+    result = {"prompts": [prompt.name for prompt in prompts], "gains": gains}
+    publish("gains", given, result, target=parts.target, draft=parts.draft.model)
 
 
 if __name__ == "__main__":

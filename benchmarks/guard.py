@@ -11,7 +11,6 @@ draft model drafts alone, without matches in the text, which would pay.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +19,10 @@ from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUFReader
-from pair_arguments import pair_parser
+from pair_arguments import pair_parser, publish
 
 from draftproof.bench.prompts import encode, read_prompts
-from draftproof.bench.provenance import check_output, provenance, write_result
+from draftproof.bench.provenance import check_output
 from draftproof.bench.speed import Mode, Run, compare, counts, measure
 from draftproof.catalog import resolve
 from draftproof.engine import Speculator
@@ -112,19 +111,9 @@ def main() -> None:
                 f"{case}: {told['time']:.3f} of plain's time per token{span}, "
                 f"at worst {told['time_worst_prompt']:.3f}"
             )
-    result = {
-        "target": given.target,
-        "draft": given.draft,
-        "prompts": [prompt.name for prompt in prompts],
-        "max_tokens": given.max_tokens,
-        "skipped_tokens": LEARNING,
-        "cases": found,
-        "provenance": provenance(
-            {"target": given.target, "draft": given.draft}, {"target": parts.target}
-        ),
-    }
-    write_result("guard", result, given.output)
-    print(json.dumps(result))
+    names = [prompt.name for prompt in prompts]
+    result = {"prompts": names, "skipped_tokens": LEARNING, "cases": found}
+    publish("guard", given, result, target=parts.target)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
-"""The arguments of the scripts that measure a real pair."""
+"""What the scripts that measure a real pair have in common: their arguments and their results."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
+
+from draftproof.bench.provenance import provenance, write_result
+from draftproof.ports import Model
 
 
 def pair_parser(doc: str, max_tokens: int) -> argparse.ArgumentParser:
@@ -21,3 +26,23 @@ def pair_parser(doc: str, max_tokens: int) -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=int, default=max_tokens)
     parser.add_argument("--output", type=Path)
     return parser
+
+
+def publish(name: str, given: argparse.Namespace, told: dict[str, Any], **models: Model | None) -> None:
+    """Write what a script has measured, with where it comes from, and print it.
+
+    Args:
+        name: The result's.
+        given: The script's arguments.
+        told: What was measured.
+        models: That were loaded: `target`, and `draft` where it was one.
+    """
+    result = {
+        "target": given.target,
+        "draft": given.draft,
+        "max_tokens": given.max_tokens,
+        **told,
+        "provenance": provenance({"target": given.target, "draft": given.draft}, models),
+    }
+    write_result(name, result, given.output)
+    print(json.dumps(result))
