@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -223,11 +223,14 @@ class Remembering(Protocol):
         ...
 
 
+def resumes(model: Model | None) -> TypeGuard[Remembering]:
+    """Whether sessions over a text may begin with what closed ones had cached."""
+    return isinstance(model, Remembering) and model.remembers
+
+
 def session_over(model: Model, prompt: Prompt) -> Session:
     """A session for a request: one that is resumed, where the model remembers any."""
-    if isinstance(model, Remembering) and model.remembers:
-        return model.resume(prompt)
-    return model.open(prompt)
+    return model.resume(prompt) if resumes(model) else model.open(prompt)
 
 
 @dataclass(frozen=True, slots=True)

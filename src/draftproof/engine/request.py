@@ -25,8 +25,8 @@ from draftproof.ports import (
     Model,
     Proposer,
     Reading,
-    Remembering,
     Tokenizer,
+    resumes,
     session_over,
 )
 from draftproof.rng import SEEDS, Chooser, Independent, Noise, Shared, Stream
@@ -117,8 +117,7 @@ class Running:
         self._policy: LengthPolicy = lengths.begin(request.prompt, reproducible)
         # What can do what is asked once: such a question takes as long as some tokens' search.
         self._guiding = self._policy if isinstance(self._policy, Guiding) else None
-        model = None if drafter is None else drafter.model
-        self._resumes = isinstance(model, Remembering) and model.remembers
+        self._resumes = drafter is not None and resumes(drafter.model)
         self._free = drafter is not None and (drafter.model is None or isinstance(drafter, Joining))
         self.guided: Guided | None = None
         self._reading: Reading | None = None
