@@ -76,6 +76,15 @@ class Dense:
 Law: TypeAlias = PointMass | Dense
 
 
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    most = min(len(one), len(other))
+    if list(one[:most]) == list(other[:most]):  # mostly so, and found out much sooner
+        return most
+    pairs = zip(one, other, strict=False)
+    return next(i for i, (a, b) in enumerate(pairs) if a != b)
+
+
 def depth_of(parents: Sequence[int]) -> int:
     """Tokens on the longest path of a tree, `parents` being as in `Draft.parents`."""
     depths: list[int] = []

@@ -18,8 +18,8 @@ from mixed_models import VOCAB, build
 
 from draftproof import _native as native
 from draftproof.backends.cpu.model import CpuModel
-from draftproof.backends.cpu.remembered import Remembered, shared
-from draftproof.core import Logits
+from draftproof.backends.cpu.remembered import Remembered
+from draftproof.core import Logits, shared_length
 from draftproof.drafters import DraftModel, Mix, SelfSpec, SuffixDrafter
 from draftproof.engine import Running, Speculator, decode
 from draftproof.errors import InvalidSetting, OutOfMemory, UnsupportedModel
@@ -60,7 +60,7 @@ def test_the_longest_beginning_among_the_latest_is_taken(
         remembered.put("engine", kept, number)
         remembered.put("another", text, -1)
     kept = [number for number, kept in enumerate(texts) if kept][-most:] if most else []
-    shares = {number: shared(texts[number], text) for number in kept}
+    shares = {number: shared_length(texts[number], text) for number in kept}
     found = remembered.take("engine", text)
     best = max(shares.values(), default=0)
     if best == 0:
@@ -74,7 +74,7 @@ def test_the_longest_beginning_among_the_latest_is_taken(
 
 @given(SHORT, SHORT)
 def test_shared_is_the_longest_common_beginning(one: list[int], other: list[int]) -> None:
-    length = shared(one, other)
+    length = shared_length(one, other)
     assert one[:length] == other[:length]
     assert one[length : length + 1] != other[length : length + 1] or length in (
         len(one),
@@ -164,7 +164,7 @@ def test_remembered_caches_give_way_where_memory_is_short() -> None:
     read(engine, [4] * native.PAGE)
     session = engine.open((5,))
     session.score([5] * (2 * native.PAGE), keep=1)
-    assert not engine.remembered
+    assert not engine.remembered.clear()  # there is none left
     with pytest.raises(OutOfMemory):
         session.score([5], keep=1)
 

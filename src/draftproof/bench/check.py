@@ -24,7 +24,7 @@ from draftproof.bench.law_test import ALPHA
 from draftproof.bench.memo import MemoModel
 from draftproof.bench.output_law import TEST, output_law
 from draftproof.bench.rounding import Margins, Rounding, measure_rounding
-from draftproof.core import Round, Rule
+from draftproof.core import Round, Rule, shared_length
 from draftproof.drafters import DraftModel
 from draftproof.engine import Generation, Request, Running, decode
 from draftproof.planner import Fixed
@@ -270,10 +270,8 @@ def is_tree(round: Round) -> bool:
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """The first position where two outputs differ, ends included; None where they are equal."""
-    if tuple(a) == tuple(b):
-        return None
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+    shared = shared_length(a, b)
+    return None if shared == len(a) == len(b) else shared
 
 
 def _counted(number: int, what: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from draftproof.core import Int64, LogitRow, Logits, Prompt
+from draftproof.core import Int64, LogitRow, Logits, Prompt, shared_length
 from draftproof.ports import Model, Narrowing, Pass, Session
 
 STORE_BYTES = 2**28
@@ -106,9 +106,7 @@ class MemoModel:
 
     def _pass(self, inner: Inner, context: Sequence[int], keep: int) -> Logits:
         """Score the end of `context` behind what the real session shares with it."""
-        most = len(context) - keep
-        pairs = zip(inner.tokens[:most], context, strict=False)
-        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(inner.tokens), most))
+        shared = min(shared_length(inner.tokens, context), len(context) - keep)
         inner.session.rewind(shared)
         del inner.tokens[shared:]
         logits = inner.session.score(context[shared:], keep=keep)

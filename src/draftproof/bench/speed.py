@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from draftproof.bench.bootstrap import Counts, Seconds, SpeedUp, speed_up
-from draftproof.core import Prompt
+from draftproof.core import Prompt, shared_length
 from draftproof.engine import Speculator, Stats
 from draftproof.ports import Model
 from draftproof.sampling import log_softmax
@@ -131,11 +131,9 @@ def differences(
     for index, (run, plain) in enumerate(zip(runs, base, strict=True)):
         if run.ids == plain.ids:
             continue
-        shared = min(len(run.ids), len(plain.ids))
-        unequal = (i for i in range(shared) if run.ids[i] != plain.ids[i])
-        position = next(unequal, shared)
+        position = shared_length(run.ids, plain.ids)
         gap = None
-        if scorer is not None and position < shared:
+        if scorer is not None and position < min(len(run.ids), len(plain.ids)):
             both = plain.ids[position], run.ids[position]
             gap = margin(scorer, prompts[index], plain.ids[:position], *both)
         found.append(Difference(index, position, gap))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
-from draftproof.core import LogitRow, Logits
+from draftproof.core import LogitRow, Logits, shared_length
 from draftproof.errors import UnsupportedModel
 from draftproof.ports import Model, Session
 
@@ -59,10 +59,7 @@ class Cache:
         self._session = None
 
     def _score(self, tokens: Sequence[int], keep: int) -> Logits:
-        shared = min(len(self.tokens), len(tokens) - 1)
-        if self.tokens[:shared] != list(tokens[:shared]):
-            pairs = zip(self.tokens, tokens, strict=False)
-            shared = next(at for at, (have, want) in enumerate(pairs) if have != want)
+        shared = min(shared_length(self.tokens, tokens), len(tokens) - 1)
         if self._session is None or self._session.prefix != (tokens[0],):
             # Only the first token is the session's own prefix: a prompt's end may change.
             self.close()

@@ -12,7 +12,17 @@ from time import perf_counter
 
 import numpy as np
 
-from draftproof.core import Dense, Draft, Float32, Law, LogitRow, PointMass, Prompt, Verdict
+from draftproof.core import (
+    Dense,
+    Draft,
+    Float32,
+    Law,
+    LogitRow,
+    PointMass,
+    Prompt,
+    Verdict,
+    shared_length,
+)
 from draftproof.drafters.candidates import Certain, Several, likeliest, without
 from draftproof.drafters.growth import Growth
 from draftproof.drafters.head import Columns, Head
@@ -312,10 +322,7 @@ class ModelProposer:
 
     def _pending(self, context: Sequence[int]) -> list[int]:
         """Rewind to what cache and context share, and return the tokens to score next."""
-        shared = min(len(self._scored), max(len(context) - 1, 0))
-        if self._scored[:shared] != list(context[:shared]):
-            pairs = zip(self._scored, context, strict=False)
-            shared = next(i for i, (have, want) in enumerate(pairs) if have != want)
+        shared = min(shared_length(self._scored, context), max(len(context) - 1, 0))
         self._rewind(shared)
         if not context:
             self._session.rewind(len(self._prefix) - 1)

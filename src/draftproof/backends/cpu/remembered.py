@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
+from draftproof.core import shared_length
+
 
 class Remembered:
     """Sequences of an engine and of its first layers, the latest last; requests may share it."""
@@ -14,10 +16,6 @@ class Remembered:
         self.most = 0  # of each engine
         self._kept: list[tuple[Any, tuple[int, ...], Any]] = []  # engine, tokens, sequence
         self._lock = Lock()
-
-    def __bool__(self) -> bool:
-        with self._lock:
-            return bool(self._kept)
 
     def remember(self, most: int) -> None:
         """Keep at most so many of each engine from now on."""
@@ -47,7 +45,7 @@ class Remembered:
         """
         with self._lock:
             of_engine = [item for item in self._kept if item[0] is engine]
-            shares = [shared(tokens, text) for _, tokens, _ in of_engine]
+            shares = [shared_length(tokens, text) for _, tokens, _ in of_engine]
             if not any(shares):
                 return None
             longest = max(shares)
@@ -67,10 +65,3 @@ class Remembered:
             if sum(other[0] is item[0] for other in left) < self.most:
                 left.append(item)
         self._kept = left[::-1]
-
-
-def shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
-    pairs = zip(one, other, strict=False)
-    differ = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
-    return min(len(one), len(other)) if differ is None else differ
