@@ -28,7 +28,9 @@ def pair_parser(doc: str, max_tokens: int) -> argparse.ArgumentParser:
     return parser
 
 
-def publish(name: str, given: argparse.Namespace, told: dict[str, Any], **models: Model | None) -> None:
+def publish(
+    name: str, given: argparse.Namespace, told: dict[str, Any], **models: Model | None
+) -> None:
     """Write what a script has measured, with where it comes from, and print it.
 
     Args:
