@@ -30,7 +30,8 @@ def conversation(name: str, speculator: Speculator, kept: int, talks: Sequence[l
 
     def run(prompt: tuple[int, ...], max_tokens: int) -> Run:
         speculator.remember(kept)
-        history, ids = [], []
+        history: list[dict[str, str]] = []
+        ids: list[int] = []
         reading = 0.0
         started = perf_counter()
         for question in talks[prompt[0]]:
